@@ -1,0 +1,33 @@
+# On a fresh machine with Python >= 3.11, pip and make, every target sets up what it needs.
+VENV := .venv
+PYTHON ?= python3
+RUN := $(VENV)/bin/
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(RUN)pip install --quiet torch==2.13.0
+	$(RUN)pip install --quiet --editable . hypothesis mypy pytest pytest-xdist ruff
+	touch $@
+
+demo: $(VENV)/.ready ## Onboard ten clients into a federation of thirty on the embedded digits (a minute)
+	$(RUN)pfeddsh run
+
+test: $(VENV)/.ready ## Run all tests
+	$(RUN)pytest
+
+lint: $(VENV)/.ready ## Check style and types
+	$(RUN)ruff check .
+	$(RUN)ruff format --check .
+	$(RUN)mypy
+
+bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
+	$(RUN)python benchmarks/throughput.py
+
+clean: ## Remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

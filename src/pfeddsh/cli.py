@@ -1,0 +1,145 @@
+"""The front door: `pfeddsh run`, `resume`, `methods`, `data`."""
+
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pfeddsh.config import build, override, read
+from pfeddsh.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Onboard new clients into a personalised federation without retraining or hurting those already served.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Datasets: what there is, and who would own what.")
+app.add_typer(data_app, name="data")
+console = Console()
+
+ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file, such as the config.toml of another run")]
+Dataset = Annotated[str | None, typer.Option(help="digits, cifar10, ..., a folder of class folders, or an .npz file")]
+Schedule = Annotated[str | None, typer.Option(help="batch sizes, e.g. 80+20, 80+4x5, 80+10x2")]
+Seed = Annotated[int | None, typer.Option(help="everything random follows from it")]
+DataDir = Annotated[Path | None, typer.Option(help="where datasets lie; else PFEDDSH_DATA, else the user's cache")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", help="any other key: alpha=0.3, rounds_first=50, options.NAME=VALUE")
+]
+
+
+def _config(file: Path | None, assignments: list[str] | None, **given: Any) -> Any:
+    values = read(file) if file else {}
+    values |= {key: value for key, value in given.items() if value is not None}
+    return build(override(values, assignments or []), str(file or "command line"))
+
+
+@app.command()
+def run(
+    file: ConfigFile = None,
+    dataset: Dataset = None,
+    method: Annotated[str | None, typer.Option(help="see `pfeddsh methods`")] = None,
+    schedule: Schedule = None,
+    seed: Seed = None,
+    data_dir: DataDir = None,
+    out: Annotated[Path | None, typer.Option(help="run directory; default runs/METHOD-DATASET-...")] = None,
+    set_: Assignments = None,
+) -> None:
+    """Run one method through one onboarding schedule and print PA and RI per step.
+
+    Without arguments: pFedDSH on the embedded digits, 30 clients and then twice 5 more, in about a minute.
+
+    Example: `pfeddsh run --dataset cifar10 --schedule 80+4x5 --method fedper --seed 0 --out runs/fedper`
+    """
+    from pfeddsh.federation.run import run as start
+    from pfeddsh.progress import ProgressLine
+
+    config = _config(file, set_, dataset=dataset, method=method, schedule=schedule, seed=seed, data_dir=data_dir)
+    stem = f"{config.method}-{Path(config.dataset).stem}-{config.schedule}-seed{config.seed}"
+    out = out or Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    with ProgressLine(config.plan(), config.method, console) as line:
+        results = start(config, out, [line])
+    _finish(results, out)
+
+
+@app.command()
+def resume(folder: Annotated[Path, typer.Argument(help="the run directory")]) -> None:
+    """Continue a run that was interrupted. The results are the same bits as without the interruption."""
+    from pfeddsh.federation.run import resume as again
+    from pfeddsh.progress import ProgressLine
+
+    if not (folder / "config.toml").exists():
+        raise UserError(f"{folder} holds no run: there is no config.toml in it")
+    config = build(read(folder / "config.toml"), str(folder / "config.toml"))
+    with ProgressLine(config.plan(), config.method, console) as line:
+        results = again(folder, [line])
+    _finish(results, folder)
+
+
+def _finish(results: dict[str, Any], out: Path) -> None:
+    from pfeddsh.progress import table
+
+    console.print(table(results))
+    console.print(f"results in {out}", soft_wrap=True)
+
+
+@app.command()
+def methods() -> None:
+    """List the methods and their settings."""
+    from pfeddsh.methods.registry import METHODS
+
+    view = Table("method", "what it is", "settings (--set options.NAME=VALUE)")
+    for name, entry in METHODS.items():
+        view.add_row(name, entry.summary, "\n".join(f"{k} = {v}" for k, v in entry.options({}).items()))
+    console.print(view)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List the datasets known by name."""
+    from pfeddsh.data.datasets import names
+
+    for name in names():
+        console.print(name)
+
+
+@data_app.command("show")
+def data_show(
+    dataset: Annotated[str, typer.Argument(help="a dataset name or path")] = "digits",
+    schedule: Schedule = None,
+    seed: Seed = None,
+    data_dir: DataDir = None,
+    draw: Annotated[Path | None, typer.Option(help="also draw it to this PNG or SVG file")] = None,
+    set_: Assignments = None,
+) -> None:
+    """Show who would own what: images and classes of every client under a partition."""
+    from pfeddsh.data import show
+    from pfeddsh.data.datasets import load
+    from pfeddsh.federation.workbench import divide
+
+    config = _config(None, set_, dataset=dataset, schedule=schedule, seed=seed, data_dir=data_dir)
+    data = load(config.dataset, config.data_dir)
+    parts = divide(config, data)
+    console.print(show.show(data, parts))
+    if draw:
+        show.draw(data, parts, draw)
+        console.print(f"drawn to {draw}", soft_wrap=True)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends with its explanation, not with a traceback."""
+    warnings.showwarning = lambda message, *_: console.print(f"[yellow]warning:[/] {message}", soft_wrap=True)
+    try:
+        app(standalone_mode=True)
+    except UserError as error:
+        Console(stderr=True).print(f"[red]error:[/] {error}", soft_wrap=True, highlight=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted; `pfeddsh resume DIR` continues from here")
+        sys.exit(130)

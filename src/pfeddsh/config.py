@@ -1,0 +1,118 @@
+"""The complete description of a run: what a TOML file, the command line and Python all turn into."""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from pfeddsh.errors import UserError, unknown
+from pfeddsh.federation.schedule import Schedule, parse
+
+DEMO: dict[str, Any] = {
+    "schedule": "30+2x5",
+    "alpha": 0.3,
+    "rounds_first": 60,
+    "rounds_later": 30,
+    "sample_fraction": 0.1,
+    "lr": 0.05,
+}
+
+
+class Config(BaseModel):
+    """One run. The defaults are the paper's protocol; the embedded `digits` have a smaller one of their own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dataset: str = Field("digits", description="a known name, a folder of class folders, or an .npz file")
+    method: str = Field("fedper", description="see `pfeddsh methods`")
+    schedule: str = Field("80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2")
+    seed: int = Field(0, ge=0)
+    partition: str = Field("dirichlet", description="dirichlet, iid, or classes=k")
+    alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; smaller is more skewed")
+    rounds_first: int = Field(200, ge=1)
+    rounds_later: int = Field(100, ge=1)
+    sample_fraction: float = Field(0.05, gt=0, le=1)
+    local_epochs: int = Field(1, ge=1)
+    lr: float = Field(0.01, ge=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    batch_size: int = Field(32, ge=2)
+    later: Literal["newcomers", "frozen", "everyone"] = Field(
+        "newcomers",
+        description="who trains the shared state after step 1: newcomers (Investigation I), nobody: newcomers only "
+        "fine-tune for themselves (frozen, Investigation II), or everyone (an oracle the setting forbids)",
+    )
+    engine: Literal["serial", "pool"] = "pool"
+    workers: int = Field(0, ge=0, description="worker processes of the pool; 0 means one per core")
+    data_dir: Path | None = Field(None, description="where datasets lie; else PFEDDSH_DATA, else the user's cache")
+    options: dict[str, Any] = Field(default_factory=dict, description="settings of the method")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, values: Any) -> Any:
+        """Presets of the method and the small protocol of the digits fill in what is not given."""
+        if not isinstance(values, dict):
+            return values
+        if values.get("dataset", "digits") == "digits":
+            values = DEMO | values
+        from pfeddsh.methods import registry  # the registry imports the methods, which need not know the config
+
+        entry = registry.find(values.get("method", "fedper"))
+        values.setdefault("later", entry.later)
+        return {**values, "options": entry.options(values.get("options", {}))}
+
+    @model_validator(mode="after")
+    def _schedule_is_readable(self) -> "Config":
+        parse(self.schedule)
+        return self
+
+    def plan(self) -> Schedule:
+        return Schedule(
+            parse(self.schedule), self.seed, self.rounds_first, self.rounds_later, self.sample_fraction, self.lr,
+            everyone=self.later == "everyone",
+        )  # fmt: skip
+
+    def toml(self) -> str:
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+def build(values: dict[str, Any], where: str = "configuration") -> Config:
+    """A checked configuration, or an error that names each wrong key and the nearest valid one."""
+    for key in values:
+        if key not in Config.model_fields:
+            raise UserError(f"{where}: {unknown('key', key, Config.model_fields)}")
+    try:
+        return Config(**values)
+    except ValidationError as error:
+        lines = [f"{'.'.join(str(p) for p in e['loc']) or 'value'}: {e['msg']}" for e in error.errors()]
+        raise UserError(f"{where}: " + "; ".join(lines)) from None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The values of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+
+
+def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+    """Apply `key=value` and `options.key=value` from the command line; values are TOML, bare words are strings."""
+    result = {**values, "options": dict(values.get("options", {}))}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise UserError(f"--set {assignment}: write key=value")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        group, dot, name = key.strip().partition(".")
+        if dot and group == "options":
+            result["options"][name] = value
+        else:
+            result[key.strip()] = value
+    return result

@@ -1,0 +1,123 @@
+"""The client's card and the embedding the server makes of it.
+
+A client describes its data once, on joining: 32 image features of a fixed random CNN and its label histogram. The
+server standardises cards by those of the first batch and projects them to the 32 numbers that the hypernetwork reads
+and later trains. Image features are nearly the same for everyone under label skew, so the histogram weighs more; it is
+also the one thing about labels that leaves a client, and can be withheld, rounded or noised before it does.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pfeddsh.hypernet import EMBEDDING
+from pfeddsh.rng import torch_stream
+
+FEATURES = 32
+CHUNK = 256  # images in one forward pass
+WEIGHTS = {"histogram": 0.8, "image": 0.2, "random": 1.0}  # share of each part in the embedding's variance
+SHORTEST, LONGEST = 0.5, 2.0  # of an embedding, in units of sqrt(32): no client is silent, no outlier loud
+
+
+@dataclass(frozen=True)
+class CardOptions:
+    """What a client tells. `image` and `random` are controls: an embedding without labels, and without any data.
+
+    `histogram=False` withholds the histogram, `rounding` is the step it is rounded to and `noise` the scale of Laplace
+    noise on each entry (replacing one of n images changes two entries by 1/n: noise 2/(n epsilon) is epsilon-private).
+    """
+
+    mode: Literal["both", "image", "random"] = "both"
+    histogram: bool = True
+    rounding: float = 0.0
+    noise: float = 0.0
+
+
+def describe(
+    images: Tensor, labels: Tensor, classes: int, options: CardOptions, seed: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """The card of one client. `seed` fixes the CNN all clients share, `generator` is the client's own randomness."""
+    card = {}
+    if options.histogram:
+        card["histogram"] = label_histogram(labels, classes, options, generator)
+    if options.mode == "random":
+        card["random"] = torch.randn(EMBEDDING, generator=generator)
+    else:
+        card["image"] = image_features(images, seed)
+    return card
+
+
+def label_histogram(labels: Tensor, classes: int, options: CardOptions, generator: torch.Generator) -> Tensor:
+    """Class proportions as the client is willing to tell them; uniform if nothing of them is left."""
+    shares = torch.bincount(labels, minlength=classes).float() / max(1, len(labels))
+    if options.noise:
+        uniform = torch.rand(classes, generator=generator, dtype=torch.float64) - 0.5
+        laplace = -uniform.sign() * torch.log1p(-2 * uniform.abs())
+        shares = shares + options.noise * laplace.float()
+    if options.rounding:
+        shares = torch.round(shares / options.rounding) * options.rounding
+    shares = shares.clamp_min(0)
+    return shares / shares.sum() if shares.sum() > 0 else torch.full((classes,), 1 / classes)
+
+
+@torch.no_grad()
+def image_features(images: Tensor, seed: int) -> Tensor:
+    """Mean features of a fixed CNN: 32 random 3x3 filters, normalisation, ReLU, global average pooling.
+
+    Each image is normalised by itself. Normalising over the client's images would remove what tells clients apart.
+    """
+    filters = torch.randn(FEATURES, 3, 3, 3, generator=torch_stream(seed, "embedding"))
+    total = torch.zeros(FEATURES, dtype=torch.float64)
+    for chunk in images.split(CHUNK):
+        seen = F.conv2d(chunk, filters, padding=1)
+        total += F.relu(F.layer_norm(seen, seen.shape[1:])).mean((2, 3)).double().sum(0)
+    return (total / max(1, len(images))).float()
+
+
+def fit(cards: list[dict[str, Tensor]], options: CardOptions, seed: int) -> dict[str, Tensor]:
+    """How to turn cards into embeddings, from the cards of the first batch: mean, scale and a random projection."""
+    names = _parts(options)
+    whitening = {}
+    weights = sum(WEIGHTS[name] for name in names)
+    for name in names:
+        rows = torch.stack([card[name] for card in cards])
+        mean, scale = (torch.zeros(EMBEDDING), torch.ones(EMBEDDING)) if name == "random" else _moments(rows)
+        whitening[f"{name}.mean"] = mean
+        whitening[f"{name}.scale"] = scale * math.sqrt(rows.shape[1] * weights / (EMBEDDING * WEIGHTS[name]))
+    width = sum(cards[0][name].numel() for name in names)
+    gaussian = torch.randn(width, EMBEDDING, generator=torch_stream(seed, "projection"), dtype=torch.float64)
+    whitening["projection"] = torch.linalg.qr(gaussian)[0].float() * math.sqrt(width / EMBEDDING)
+    return whitening
+
+
+def embed(whitening: dict[str, Tensor], card: dict[str, Tensor]) -> Tensor:
+    """The initial embedding e (32) of a client, of about the length of a N(0, I) vector."""
+    parts = [
+        (card[name] - whitening[f"{name}.mean"]) / whitening[f"{name}.scale"]
+        for name in WEIGHTS
+        if f"{name}.mean" in whitening
+    ]
+    e = torch.cat(parts) @ whitening["projection"]
+    length = float(e.norm()) / math.sqrt(EMBEDDING)
+    return e * (min(max(length, SHORTEST), LONGEST) / length) if length > 0 else e
+
+
+def _parts(options: CardOptions) -> list[str]:
+    """The parts of a card that make the embedding; a histogram sent beside a control serves replay only."""
+    if options.mode != "both":
+        return [options.mode]
+    return ["histogram", "image"] if options.histogram else ["image"]
+
+
+def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and scale of each column, steadied by a flat pseudo-client and by the average column.
+
+    With one client or a constant column the plain statistics would be degenerate; with many this changes little.
+    """
+    steadied = torch.cat([rows, rows.mean().expand(1, rows.shape[1])])
+    variance = steadied.var(0, unbiased=False)
+    return steadied.mean(0), (0.5 * (variance + variance.mean())).sqrt().clamp_min(1e-6)

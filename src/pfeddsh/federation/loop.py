@@ -1,0 +1,213 @@
+"""The federation loop: step { round { download -> local -> aggregate } settle, close, replay, evaluate everyone }.
+
+It knows neither what a method does nor where calls run. Everything it holds can be rebuilt from a snapshot and the
+journal, so a resumed run takes the same path through this file as one that was never interrupted.
+"""
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Any
+
+from pfeddsh.federation.engines import Engine, Reply
+from pfeddsh.federation.observers import Observer
+from pfeddsh.federation.workbench import CONTROL, SERVER, Call, Workbench
+from pfeddsh.messages import BadMessage, Memory, Message, Record, State, check
+from pfeddsh.results.checkpoint import Checkpoints, Moment
+from pfeddsh.results.ledger import Ledger
+
+
+class Federation:
+    """One run in progress."""
+
+    def __init__(self, bench: Workbench, engine: Engine, checkpoints: Checkpoints, observers: Iterable[Observer]) -> None:
+        self.bench, self.method, self.plan = bench, bench.method, bench.plan
+        self.engine, self.checkpoints, self.observers = engine, checkpoints, list(observers)
+        self.ledger = Ledger(self.plan)
+        self.state: State = self.method.init()
+        self.memories: dict[int, Memory] = {}
+        self.controls: dict[int, Future[Reply]] = {}
+        self.private: dict[int, Message] = {}  # what newcomers keep to themselves once the shared state is frozen
+        self.moment = self._restore()
+
+    def run(self) -> Ledger:
+        """From wherever the checkpoints say we are to the end."""
+        first, done = self.moment
+        self._start_controls()
+        for step in range(first, len(self.plan.steps) + 1):
+            if done == 0:
+                self._open(step)
+            for round in range(done, self.plan.rounds(step)):
+                self._round(step, round)
+                if self.checkpoints.due():
+                    self._snapshot(step, round + 1)
+            self._close(step)
+            self._snapshot(step + 1, 0)
+            done = 0
+        self._collect_controls(wait=True)
+        return self.ledger
+
+    # One step
+
+    def _open(self, step: int) -> None:
+        """Newcomers tell of themselves; one with a malformed card is refused, and the step goes on without it."""
+        template = self.method.expected_card()
+        cards = {}
+        for client, (card, memory) in self._everyone("card", {k: Message() for k in self.plan.batch(step)}, step):
+            try:
+                check(card, template)
+            except BadMessage as error:
+                self.ledger.turn_away(client, f"card refused: {error}")
+                self._tell("refused", {"step": step, "client": client, "reason": str(error)})
+                continue
+            cards[client], self.memories[client] = card, memory
+        self.method.open_step(self.state, step, cards)
+
+    def _round(self, step: int, round: int) -> None:
+        """One round, from the journal if it was already computed before an interruption."""
+        recorded = self.checkpoints.recorded((step, round + 1))
+        if recorded is None:
+            recorded = self._train(step, round)
+            self.checkpoints.round((step, round + 1), recorded)
+        uploads = {int(key[7:]): part for key, part in recorded.items() if key.startswith("upload/")}
+        self.memories |= {int(key[7:]): part for key, part in recorded.items() if key.startswith("memory/")}
+        began = time.perf_counter()
+        if self._frozen(step):
+            for client, upload in uploads.items():
+                self.private[client] = _merged(self._download(client), upload)
+        elif uploads:
+            self.method.aggregate(self.state, uploads)
+        facts = recorded["facts"].facts
+        facts["server_seconds"] += time.perf_counter() - began
+        self.ledger.add_round(facts)
+        self._tell("round", facts)
+
+    def _train(self, step: int, round: int) -> dict[str, Record]:
+        """Send the sampled clients their downloads, and collect the uploads that pass the checks."""
+        began = time.perf_counter()
+        cohort = [k for k in self.plan.cohort(step, round) if k not in self.ledger.absent]
+        downloads = {k: self._download(k) for k in cohort}
+        generated = time.perf_counter() - began
+        parts: dict[str, Record] = {}
+        facts: dict[str, Any] = {"step": step, "round": round, "clients": cohort, "refused": {}}
+        up = samples = 0
+        losses = []
+        for client, (upload, memory) in self._everyone("local", downloads, step, round):
+            up += upload.nbytes
+            try:
+                check(upload, self.method.expected(self.state, client))
+            except BadMessage as error:
+                facts["refused"][str(client)] = str(error)
+                self._tell("refused", {"step": step, "round": round, "client": client, "reason": str(error)})
+                continue
+            parts[f"upload/{client}"], parts[f"memory/{client}"] = upload, memory
+            samples += upload.facts["samples"]
+            losses.append(upload.facts.get("loss", 0.0))
+        facts |= {
+            "loss": sum(losses) / len(losses) if losses else None,
+            "samples": samples,
+            "down": sum(download.nbytes for download in downloads.values()),
+            "up": up,
+            "seconds": time.perf_counter() - began,
+            "server_seconds": generated,
+        }
+        return parts | {"facts": Record(facts=facts)}
+
+    def _close(self, step: int) -> None:
+        """Participants settle, the method closes the step and may replay; everyone is evaluated before and after."""
+        settling = [k for k in self.plan.participants(step) if k not in self.ledger.absent]
+        reports = {}
+        for client, (report, memory) in self._everyone("settle", self._served(settling), step):
+            reports[client], self.memories[client] = report, memory
+        if not self._frozen(step):
+            self.method.close_step(self.state, reports)
+        before = self._evaluate(step)
+        began = time.perf_counter()
+        replayed = not self._frozen(step) and self.method.replay(
+            self.state, lambda job, messages: self._compute(step, job, messages)
+        )
+        seconds = time.perf_counter() - began if replayed else 0.0
+        self.ledger.add_step(before, self._evaluate(step) if replayed else before, seconds)
+        self._tell("step", {"step": step, **self.ledger.step_facts(step)})
+
+    def _evaluate(self, step: int) -> list[float | None]:
+        """Accuracy of every onboarded client with the model it would be served now."""
+        present = [k for k in self.plan.onboarded(step) if k not in self.ledger.absent]
+        row: list[float | None] = [None] * self.plan.clients
+        for client, (reply, _) in self._everyone("score", self._served(present), step):
+            row[client] = _accuracy(reply)
+        return row
+
+    # Helpers
+
+    def _frozen(self, step: int) -> bool:
+        return step > 1 and self.bench.config.later == "frozen"
+
+    def _download(self, client: int) -> Message:
+        return self.private.get(client) or self.method.download(self.state, client)
+
+    def _served(self, clients: list[int]) -> dict[int, Message]:
+        served = self.method.personal(self.state, [k for k in clients if k not in self.private])
+        return {k: self.private.get(k) or served[k] for k in clients}
+
+    def _everyone(
+        self, job: str, messages: dict[int, Message], step: int, round: int = 0
+    ) -> Iterable[tuple[int, Reply]]:
+        """Run one client function for several clients; replies in the clients' order."""
+        futures = [
+            (k, self.engine.submit(Call(job, self.bench.visit(step, round, k), message, self.memories.get(k, Memory()))))
+            for k, message in messages.items()
+        ]
+        return [(client, future.result()) for client, future in futures]
+
+    def _compute(self, step: int, job: str, messages: list[Message]) -> list[Message]:
+        """Run a server job of the method on every message, in parallel."""
+        visits = [self.bench.visit(step, i, SERVER) for i in range(len(messages))]
+        futures = [self.engine.submit(Call(job, v, m)) for v, m in zip(visits, messages, strict=True)]
+        return [future.result()[0] for future in futures]
+
+    def _start_controls(self) -> None:
+        """Every client's local-only control, independent of the federation: it fills idle cores."""
+        self.controls = {
+            client: self.engine.submit(Call(CONTROL, self.bench.visit(step, 0, client)), background=True)
+            for step in self.plan.steps
+            for client in self.plan.batch(step)
+            if self.ledger.local[client] is None
+        }
+
+    def _collect_controls(self, wait: bool = False) -> None:
+        for client, future in self.controls.items():
+            if wait or future.done():
+                self.ledger.local[client] = _accuracy(future.result()[0])
+
+    def _snapshot(self, step: int, done: int) -> None:
+        self._collect_controls()
+        parts = {"state": self.state, "ledger": Record(facts=self.ledger.facts())}
+        parts |= {f"memory/{k}": memory for k, memory in self.memories.items()}
+        parts |= {f"private/{k}": message for k, message in self.private.items()}
+        self.checkpoints.snapshot((step, done), parts)
+
+    def _restore(self) -> Moment:
+        found = self.checkpoints.latest()
+        if found is None:
+            return 1, 0
+        moment, parts = found
+        self.state = parts["state"]
+        self.ledger.restore(parts["ledger"].facts)
+        self.memories = {int(key[7:]): part for key, part in parts.items() if key.startswith("memory/")}
+        self.private = {int(key[8:]): part for key, part in parts.items() if key.startswith("private/")}
+        return moment
+
+    def _tell(self, kind: str, facts: dict[str, Any]) -> None:
+        for observer in self.observers:
+            observer.event(kind, facts)
+
+
+def _merged(download: Message, upload: Message) -> Message:
+    """What a client would download next if it were alone: its own upload in place of what it was sent."""
+    own = {name: tensor for name, tensor in upload.tensors.items() if name in download}
+    return Message({**download.tensors, **own}, download.facts)
+
+
+def _accuracy(reply: Message) -> float:
+    return 100.0 * float(reply.facts["correct"]) / float(reply.facts["count"])

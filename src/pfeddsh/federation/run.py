@@ -1,0 +1,66 @@
+"""Start a run, or continue one: the run directory, the lock, the engine around the federation loop."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pfeddsh.config import Config, build, read
+from pfeddsh.errors import UserError
+from pfeddsh.federation import engines
+from pfeddsh.federation.loop import Federation
+from pfeddsh.federation.observers import EventLog, Observer
+from pfeddsh.federation.workbench import Workbench
+from pfeddsh.results.checkpoint import Checkpoints
+from pfeddsh.results.files import locked, write_text
+
+
+def run(config: Config, out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
+    """Run a configuration into a new folder and return the content of its results.json."""
+    if (out / "config.toml").exists():
+        raise UserError(f"{out} already holds a run; continue it with `pfeddsh resume {out}` or choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    bench = Workbench(config)  # before anything is written: a mistake in the configuration leaves no trace
+    write_text(out / "config.toml", config.toml())
+    return _work(bench, out, observers)
+
+
+def resume(out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
+    """Continue an interrupted run; the results are the bits an uninterrupted one would have given."""
+    if not (out / "config.toml").exists():
+        raise UserError(f"{out} holds no run: there is no config.toml in it")
+    if (results := out / "results.json").exists():
+        finished: dict[str, Any] = json.loads(results.read_text())
+        return finished
+    return _work(Workbench(build(read(out / "config.toml"), str(out / "config.toml"))), out, observers)
+
+
+def _work(bench: Workbench, out: Path, observers: Sequence[Observer]) -> dict[str, Any]:
+    with locked(out), _one_thread():
+        began = time.monotonic()
+        checkpoints = Checkpoints(out / "state")
+        engine = engines.create(bench.config, bench)
+        try:
+            federation = Federation(bench, engine, checkpoints, observers)
+            federation.observers.append(EventLog(out / "events.jsonl", federation.moment))
+            ledger = federation.run()
+        finally:
+            engine.close()
+        results = ledger.results(bench.config, bench.dataset, time.monotonic() - began)
+        write_text(out / "results.json", json.dumps(results, indent=1) + "\n")
+        return results
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums split over threads round differently; one thread keeps the bits the same everywhere."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,87 @@
+"""Who joins when, who is sampled when, and with which learning rate.
+
+All of it is drawn from the seed and the schedule up to the step in question, never from the method: all methods and the
+local-only control see the same clients in the same rounds, and schedules share their common beginning.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from pfeddsh.errors import UserError
+from pfeddsh.rng import numpy_stream
+
+
+def parse(text: str) -> tuple[int, ...]:
+    """Batch sizes of a schedule.
+
+    >>> parse("80+4x5")
+    (80, 5, 5, 5, 5)
+    """
+    sizes: list[int] = []
+    for part in text.replace(" ", "").split("+"):
+        match = re.fullmatch(r"(?:(\d+)x)?(\d+)", part)
+        if not match or int(match[2]) == 0 or match[1] == "0":
+            raise UserError(f"schedule '{text}': cannot read '{part}'; write for instance 80+20, 80+4x5 or 80+10x2")
+        sizes += [int(match[2])] * int(match[1] or 1)
+    return tuple(sizes)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Onboarding steps are numbered from 1, rounds within a step from 0."""
+
+    sizes: tuple[int, ...]
+    seed: int
+    rounds_first: int
+    rounds_later: int
+    sample_fraction: float
+    lr: float
+    everyone: bool = False  # later steps sample from all clients onboarded so far: the oracle the setting forbids
+
+    @property
+    def clients(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def steps(self) -> range:
+        return range(1, len(self.sizes) + 1)
+
+    def rounds(self, step: int) -> int:
+        return self.rounds_first if step == 1 else self.rounds_later
+
+    @cached_property
+    def batches(self) -> tuple[tuple[int, ...], ...]:
+        """The clients of each batch, sorted; a seeded permutation decides who comes early, not size or number."""
+        order = numpy_stream(self.seed, "joining").permutation(self.clients)
+        ends = [sum(self.sizes[: i + 1]) for i in range(len(self.sizes))]
+        return tuple(
+            tuple(sorted(int(k) for k in order[e - s : e])) for s, e in zip(self.sizes, ends, strict=True)
+        )
+
+    def batch(self, step: int) -> tuple[int, ...]:
+        return self.batches[step - 1]
+
+    def onboarded(self, step: int) -> tuple[int, ...]:
+        """Everyone who has joined by the end of this step."""
+        return tuple(sorted(k for batch in self.batches[:step] for k in batch))
+
+    def participants(self, step: int) -> tuple[int, ...]:
+        return self.onboarded(step) if self.everyone else self.batch(step)
+
+    def cohort(self, step: int, round: int) -> tuple[int, ...]:
+        """The clients sampled in a round: m = max(1, round(fraction * participants)), without replacement."""
+        pool = self.participants(step)
+        count = max(1, math.floor(self.sample_fraction * len(pool) + 0.5))
+        drawn = numpy_stream(self.seed, "cohort", step, round).choice(len(pool), size=count, replace=False)
+        return tuple(sorted(pool[i] for i in drawn))
+
+    def visits(self, step: int, client: int) -> list[int]:
+        """The rounds of its own step in which a client is sampled: what the local-only control repeats."""
+        own = Schedule(self.sizes, self.seed, self.rounds_first, self.rounds_later, self.sample_fraction, self.lr)
+        return [r for r in range(self.rounds(step)) if client in own.cohort(step, r)]
+
+    def rate(self, step: int, round: int) -> float:
+        """Cosine decay from `lr` to 0 within a step, restarted at every step."""
+        return 0.5 * self.lr * (1 + math.cos(math.pi * round / self.rounds(step)))

@@ -1,0 +1,109 @@
+"""Where work is done: the data, the method, and one function that runs a piece of work.
+
+The serial engine holds one workbench, every worker of the pool another. A piece of work is a `Call`, a pure function of
+what it carries, so it does not matter which workbench runs it, or when.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pfeddsh.config import Config
+from pfeddsh.data.datasets import Dataset, load
+from pfeddsh.data.partition import Partition, partition
+from pfeddsh.messages import Memory, Message
+from pfeddsh.methods import registry
+from pfeddsh.methods.base import Options, Task, Visit
+from pfeddsh.methods.local import Local
+
+CONTROL = "control"  # the job that runs a client's local-only control
+SERVER = -1  # the 'client' of work that the server itself hands out
+
+
+@dataclass
+class Call:
+    """One piece of work: a named function of the method, and what it is given."""
+
+    job: str
+    visit: Visit
+    message: Message = field(default_factory=Message)
+    memory: Memory = field(default_factory=Memory)
+
+    def __str__(self) -> str:
+        who = "server" if self.visit.client == SERVER else f"client {self.visit.client}"
+        return f"{self.job}, step {self.visit.step}, round {self.visit.round}, {who}"
+
+
+class Shard:
+    """One client's part of a dataset, as normalised float images; made when asked for, kept for one call."""
+
+    def __init__(self, dataset: Dataset, train: np.ndarray, test: np.ndarray) -> None:
+        self._dataset, self._train, self._test = dataset, train, test
+        std = torch.from_numpy(np.asarray(dataset.std, np.float32)).view(3, 1, 1)
+        self._scale = 1 / (255 * std)
+        self._shift = -torch.from_numpy(np.asarray(dataset.mean, np.float32)).view(3, 1, 1) / std
+
+    def _select(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> tuple[Tensor, Tensor]:
+        pixels = torch.from_numpy(images[index]).float()
+        return pixels.mul_(self._scale).add_(self._shift), torch.from_numpy(labels[index]).long()
+
+    @cached_property
+    def train(self) -> tuple[Tensor, Tensor]:
+        return self._select(self._dataset.x_train, self._dataset.y_train, self._train)
+
+    @cached_property
+    def test(self) -> tuple[Tensor, Tensor]:
+        return self._select(self._dataset.x_test, self._dataset.y_test, self._test)
+
+
+def divide(config: Config, dataset: Dataset) -> Partition:
+    """Who owns what in this run."""
+    return partition(
+        dataset.y_train, dataset.y_test, classes=dataset.classes, clients=config.plan().clients,
+        rule=config.partition, alpha=config.alpha, seed=config.seed,
+    )  # fmt: skip
+
+
+class Workbench:
+    """Data, partition and method of one run."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.plan = config.plan()
+        self.dataset = load(config.dataset, config.data_dir)
+        self.parts = divide(config, self.dataset)
+        self.task = Task.create(self.dataset.classes, config.seed)
+        self.method = registry.create(config.method, config.options, self.task)
+        self._local_only = Local(self.task, Options())
+
+    def visit(self, step: int, round: int, client: int) -> Visit:
+        c = self.config
+        return Visit(
+            c.seed, step, round, client, self.plan.rounds(step), self.plan.rate(step, round), c.momentum,
+            c.local_epochs, c.batch_size,
+        )  # fmt: skip
+
+    def run(self, call: Call) -> tuple[Message, Memory]:
+        """Do one piece of work."""
+        if call.visit.client == SERVER:
+            reply: Message = getattr(self.method, call.job)(call.message, call.visit)
+            return reply, Memory()
+        client = call.visit.client
+        data = Shard(self.dataset, self.parts.train[client], self.parts.test[client])
+        if call.job == CONTROL:
+            return self._control(call.visit, data)
+        result: tuple[Message, Memory] = getattr(self.method, call.job)(call.message, data, call.memory, call.visit)
+        return result
+
+    def _control(self, visit: Visit, data: Shard) -> tuple[Message, Memory]:
+        """All visits of one client in its own step, alone, and its accuracy after them."""
+        memory = Memory()
+        for round in self.plan.visits(visit.step, visit.client):
+            alone = self.visit(visit.step, round, visit.client)
+            _, memory = self._local_only.local(Message(), data, memory, alone)
+        _, memory = self._local_only.settle(Message(), data, memory, visit)
+        reply, _ = self._local_only.score(Message(), data, memory, visit)
+        return reply, Memory()

@@ -1,0 +1,104 @@
+"""Everything that is sent or stored is a `Record`: named tensors plus JSON facts.
+
+Messages, server state and client memory share this one form, so bytes are counted from the tensors, checkpoints cost
+nothing, and the same method runs in this process, on a pool, or over a network.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+
+@dataclass
+class Record:
+    """Named tensors and JSON-compatible facts."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def __setitem__(self, name: str, tensor: Tensor) -> None:
+        self.tensors[name] = tensor
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    @property
+    def nbytes(self) -> int:
+        """Payload of the tensors; facts are a few bytes and not counted."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def encode(self) -> bytes:
+        tensors = {name: tensor.contiguous() for name, tensor in self.tensors.items()}
+        return safetensors.torch.save(tensors, {"facts": json.dumps(self.facts)})
+
+    @staticmethod
+    def decode(data: bytes) -> "Record":
+        """Rebuild a record; every tensor gets memory of its own, aligned alike wherever it is decoded."""
+        try:
+            length = int.from_bytes(data[:8], "little")
+            header = json.loads(data[8 : 8 + length])
+            facts = json.loads(header.get("__metadata__", {}).get("facts", "{}"))
+            tensors = {name: tensor.clone() for name, tensor in safetensors.torch.load(data).items()}
+        except (SafetensorError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise BadMessage(f"not a readable record: {error}") from error
+        return Record(tensors, facts)
+
+    def describe(self) -> str:
+        """One line for error messages: names, shapes and norms."""
+        parts = [f"{name}{list(t.shape)} |{t.double().norm():.3g}|" for name, t in self.tensors.items()]
+        return ", ".join(parts + [f"{key}={str(value)[:40]}" for key, value in self.facts.items()]) or "nothing"
+
+
+Message = Record
+State = Record
+Memory = Record
+
+
+class BadMessage(Exception):
+    """A message that must not touch any state; the text says why."""
+
+
+def check(message: Message, like: Message) -> None:
+    """Refuse a message whose names, shapes, types or values are not those of the template `like`."""
+    if missing := like.tensors.keys() - message.tensors.keys():
+        raise BadMessage(f"missing tensor {', '.join(sorted(missing))}")
+    if surplus := message.tensors.keys() - like.tensors.keys():
+        raise BadMessage(f"unexpected tensor {', '.join(sorted(surplus))}")
+    if missing := like.facts.keys() - message.facts.keys():
+        raise BadMessage(f"missing fact {', '.join(sorted(missing))}")
+    for name, expected in like.tensors.items():
+        tensor = message.tensors[name]
+        if tensor.dtype != expected.dtype:
+            raise BadMessage(f"{name} has type {tensor.dtype}, expected {expected.dtype}")
+        if tensor.shape != expected.shape:
+            raise BadMessage(f"{name} has shape {list(tensor.shape)}, expected {list(expected.shape)}")
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise BadMessage(f"{name} has values that are not finite")
+    for name, expected in like.facts.items():
+        value = message.facts[name]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(expected, int | float) and not (number and 0 <= value < 1e12):
+            raise BadMessage(f"fact {name} is {value!r}, expected a number that is not negative")
+
+
+def bundle(parts: Mapping[str, Record]) -> Record:
+    """Several records as one, for a file: `{"state": s, "memory/3": m}` keeps every name under its prefix."""
+    tensors = {f"{key}:{name}": tensor for key, part in parts.items() for name, tensor in part.tensors.items()}
+    return Record(tensors, {key: part.facts for key, part in parts.items()})
+
+
+def unbundle(record: Record) -> dict[str, Record]:
+    parts = {key: Record(facts=facts) for key, facts in record.facts.items()}
+    for path, tensor in record.tensors.items():
+        key, _, name = path.partition(":")
+        parts[key][name] = tensor
+    return parts

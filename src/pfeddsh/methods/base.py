@@ -1,0 +1,165 @@
+"""What a method is: a few functions on the server, a few at the client, and nothing about how they are run.
+
+Server functions change the state in place; client functions are pure (message, data, memory, visit) -> (reply, memory).
+To add a method, write one file with a subclass and register it; see `fedper.py` for an example of thirty lines.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from pfeddsh.messages import Memory, Message, State
+from pfeddsh.models.fast import Trainer, sgd_epoch
+from pfeddsh.models.lenet import LeNet
+from pfeddsh.rng import numpy_stream, torch_stream
+
+
+@dataclass(frozen=True)
+class Task:
+    """What everyone knows before anyone has joined: the network, the common initialisation, the seed."""
+
+    model: LeNet
+    theta0: Tensor
+    seed: int
+
+    @staticmethod
+    def create(classes: int, seed: int) -> "Task":
+        model = LeNet(classes)
+        return Task(model, model.init(torch_stream(seed, "theta0")), seed)
+
+
+class ClientData(Protocol):
+    """A client's own data as normalised float images and labels; it never leaves the client."""
+
+    @property
+    def train(self) -> tuple[Tensor, Tensor]: ...
+    @property
+    def test(self) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Visit:
+    """The circumstances of one piece of work; all its randomness is derived from here."""
+
+    seed: int
+    step: int
+    round: int
+    client: int
+    rounds: int = 1  # of this step
+    lr: float = 0.0
+    momentum: float = 0.9
+    epochs: int = 1
+    batch_size: int = 32
+
+    def generator(self, purpose: str) -> torch.Generator:
+        return torch_stream(self.seed, self.step, self.round, self.client, purpose)
+
+    def batches(self, count: int, purpose: str = "batches") -> list[Tensor]:
+        """Shuffled mini-batches of all epochs of this visit; the same for every method."""
+        stream = numpy_stream(self.seed, self.step, self.round, self.client, purpose)
+        orders = [torch.from_numpy(stream.permutation(count)) for _ in range(self.epochs)]
+        return [batch for order in orders for batch in order.split(self.batch_size)]
+
+
+class Options(BaseModel):
+    """Base of a method's typed settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Compute(Protocol):
+    """Runs one of the method's server jobs for each message, wherever there is a free core; results in order."""
+
+    def __call__(self, job: str, messages: list[Message]) -> list[Message]: ...
+
+
+class Method:
+    """A personalised federated method. Subclasses override what differs from plain weight sharing."""
+
+    Settings: ClassVar[type[Options]] = Options
+
+    def __init__(self, task: Task, options: Options) -> None:
+        self.task = task
+        self.model = task.model
+        self.options = options
+        self.trainer = Trainer(task.model)
+
+    # On the server
+
+    def init(self) -> State:
+        """State before anyone has joined."""
+        raise NotImplementedError
+
+    def open_step(self, state: State, step: int, cards: dict[int, Message]) -> None:
+        """A batch of clients joins; `cards` are what they tell of themselves."""
+
+    def download(self, state: State, client: int) -> Message:
+        """What a sampled client gets this round."""
+        raise NotImplementedError
+
+    def expected(self, state: State, client: int) -> Message:
+        """Names, shapes and types an upload must have; by default those of the download plus a sample count."""
+        return Message(self.download(state, client).tensors, {"samples": 1})
+
+    def expected_card(self) -> Message:
+        """Names, shapes and types a newcomer's card must have."""
+        return Message()
+
+    def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
+        """End of a round; uploads are checked and ordered by client."""
+        raise NotImplementedError
+
+    def close_step(self, state: State, reports: dict[int, Message]) -> None:
+        """The step's rounds are over; `reports` are the participants' replies to `settle`."""
+
+    def replay(self, state: State, compute: Compute) -> bool:
+        """Improve what existing clients are served without calling anyone; True if anything was done."""
+        return False
+
+    def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
+        """The models these clients are served now."""
+        return {client: self.download(state, client) for client in clients}
+
+    # At the client
+
+    def card(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        """What a joining client tells of itself. Nothing, unless the method needs it."""
+        return Message(), memory
+
+    def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        """One visit: train on the client's data, reply with an upload. `memory` never leaves the client."""
+        raise NotImplementedError
+
+    def train(self, theta: Tensor, data: ClientData, visit: Visit) -> dict[str, Any]:
+        """Train a flat vector in place for the epochs of one visit; the facts every upload carries."""
+        images, labels = data.train
+        batches = visit.batches(len(labels))
+        loss = sgd_epoch(self.trainer, theta, images, labels, batches=batches, lr=visit.lr, momentum=visit.momentum)
+        return {"samples": len(labels), "loss": loss}
+
+    def settle(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        """The client's own step ends: one forward pass of its served model sets its normalisation statistics."""
+        theta = self.weights(message, memory)
+        statistics = self.model.calibrate(theta, data.train[0], self.gates(message))
+        return Message({"statistics": statistics}), Memory({**memory.tensors, "statistics": statistics}, memory.facts)
+
+    def weights(self, message: Message, memory: Memory) -> Tensor:
+        """The full flat vector a client would use, from what it is served and what it keeps."""
+        return message["theta"]
+
+    def gates(self, message: Message) -> Tensor | None:
+        """Channel gates of the served model, for masked methods."""
+        return None
+
+    def score(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        """Accuracy of the model the client is served now, on its own test images."""
+        images, labels = data.test
+        statistics = message.tensors.get("statistics", memory.tensors.get("statistics"))
+        with torch.inference_mode():
+            logits = self.model.forward(self.weights(message, memory), images, statistics, self.gates(message))
+        correct = int((logits.argmax(1) == labels).sum())
+        return Message(facts={"correct": correct, "count": len(labels)}), memory

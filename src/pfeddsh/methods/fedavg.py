@@ -1,0 +1,36 @@
+"""FedAvg (McMahan et al. 2017): one model for everyone, the sample-weighted mean of what sampled clients trained.
+
+New and existing clients are served the current global model as it is. Normalisation statistics are the client's own:
+better on step 1 than pooled ones (docs/baselines.md).
+"""
+
+import torch
+from torch import Tensor
+
+from pfeddsh.messages import Memory, Message, State
+from pfeddsh.methods.base import ClientData, Method, Visit
+
+
+def weighted_mean(uploads: dict[int, Message], name: str) -> Tensor:
+    """Mean of one tensor over the uploads, weighted by the clients' sample counts."""
+    counts = torch.tensor([float(upload.facts["samples"]) for upload in uploads.values()])
+    stacked = torch.stack([upload[name] for upload in uploads.values()])
+    return (counts / counts.sum()) @ stacked
+
+
+class FedAvg(Method):
+    """State: `theta`. Upload: the trained `theta`. Memory: the client's statistics."""
+
+    def init(self) -> State:
+        return State({"theta": self.task.theta0.clone()})
+
+    def download(self, state: State, client: int) -> Message:
+        return Message({"theta": state["theta"]})
+
+    def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        theta = message["theta"].clone()
+        facts = self.train(theta, data, visit)
+        return Message({"theta": theta}, facts), memory
+
+    def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
+        state["theta"] = weighted_mean(uploads, "theta")

@@ -1,0 +1,35 @@
+"""FedPer (Arivazhagan et al. 2019): a shared body, and a last layer of its own for every client.
+
+Body and head train jointly; only the body travels. A newcomer starts with the current body and the head of the common
+initialisation; an existing client keeps the head of its last visit and re-reads the body.
+"""
+
+import torch
+from torch import Tensor
+
+from pfeddsh.messages import Memory, Message, State
+from pfeddsh.methods.base import ClientData, Method, Visit
+from pfeddsh.methods.fedavg import weighted_mean
+
+
+class FedPer(Method):
+    """State: `body`. Upload: the trained `body`. Memory: `head` and statistics."""
+
+    def init(self) -> State:
+        return State({"body": self.task.theta0[self.model.body].clone()})
+
+    def download(self, state: State, client: int) -> Message:
+        return Message({"body": state["body"]})
+
+    def weights(self, message: Message, memory: Memory) -> Tensor:
+        head = memory.tensors.get("head", self.task.theta0[self.model.head])
+        return torch.cat([message["body"], head])
+
+    def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        theta = self.weights(message, memory)
+        facts = self.train(theta, data, visit)
+        upload = Message({"body": theta[self.model.body]}, facts)
+        return upload, Memory({**memory.tensors, "head": theta[self.model.head].clone()}, memory.facts)
+
+    def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
+        state["body"] = weighted_mean(uploads, "body")

@@ -1,0 +1,53 @@
+"""Methods by name. A name is a class plus the settings that make it what it is called."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from pfeddsh.errors import UserError, unknown
+from pfeddsh.methods.base import Method, Task
+from pfeddsh.methods.fedavg import FedAvg
+from pfeddsh.methods.fedper import FedPer
+from pfeddsh.methods.local import Local
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered name: the class, the settings it presets, and who trains in later steps."""
+
+    method: type[Method]
+    summary: str
+    preset: Mapping[str, Any] = field(default_factory=dict)
+    later: Literal["newcomers", "everyone"] = "newcomers"
+
+    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The complete settings: defaults, then the preset, then what the user gave."""
+        fields = self.method.Settings.model_fields
+        for key in given:
+            if key not in fields:
+                raise UserError(f"options: {unknown('setting', key, fields)}" if fields else f"no setting '{key}' here")
+        try:
+            return self.method.Settings(**{**self.preset, **given}).model_dump(mode="json")
+        except ValidationError as error:
+            lines = [f"options.{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors()]
+            raise UserError("; ".join(lines)) from None
+
+
+METHODS: dict[str, Entry] = {
+    "local": Entry(Local, "every client alone: the control behind PA"),
+    "fedavg": Entry(FedAvg, "one model for everyone"),
+    "fedper": Entry(FedPer, "shared body, a last layer of its own for every client"),
+}
+
+
+def find(name: str) -> Entry:
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return METHODS[name]
+
+
+def create(name: str, options: Mapping[str, Any], task: Task) -> Method:
+    entry = find(name)
+    return entry.method(task, entry.method.Settings(**options))

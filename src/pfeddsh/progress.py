@@ -1,0 +1,108 @@
+"""How a run tells a person where it is: a live line in a terminal, plain lines elsewhere."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from pfeddsh.federation.schedule import Schedule
+
+PLAIN_INTERVAL = 10.0  # seconds between lines when the output is not a terminal
+
+
+class Remaining(ProgressColumn):
+    """Time left, from the visits done since this process started."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["eta"], style="cyan")
+
+
+class ProgressLine:
+    """Rounds, loss, samples per second and the time left."""
+
+    def __init__(self, plan: Schedule, label: str, console: Console) -> None:
+        self._plan, self._label, self._console = plan, label, console
+        self._rounds = sum(plan.rounds(t) for t in plan.steps)
+        self._done = self._seen = self._samples = 0
+        self._began = self._spoke = time.monotonic()
+        self._loss = 0.0
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), Remaining(),
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._bar = self._progress.add_task(label, total=self._rounds, text="", eta="")
+
+    def __enter__(self) -> "ProgressLine":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def event(self, kind: str, facts: dict[str, Any]) -> None:
+        if kind == "round":
+            self._round(facts)
+        elif kind == "step":
+            ri = f", existing clients {facts['ri']:+.2f}" if facts["ri"] is not None else ""
+            replay = f", replay {facts['replay_seconds']:.0f} s" if facts["replay_seconds"] else ""
+            accuracy = "-" if facts["accuracy"] is None else f"{facts['accuracy']:.1f} %"
+            self._console.print(f"{self._label}: step {facts['step']} done, newcomers {accuracy}{ri}{replay}")
+        else:
+            self._console.print(f"{self._label}: [yellow]{kind}[/] client {facts['client']}: {facts['reason']}")
+
+    def _round(self, facts: dict[str, Any]) -> None:
+        self._seen += 1
+        self._done = sum(self._plan.rounds(t) for t in range(1, facts["step"])) + facts["round"] + 1
+        self._samples += facts["samples"]
+        self._loss = facts["loss"] if facts["loss"] is not None else self._loss
+        now = time.monotonic()
+        elapsed = max(now - self._began, 1e-9)
+        eta = f"{_clock(elapsed / self._seen * (self._rounds - self._done))} left"
+        text = (
+            f"step {facts['step']}/{len(self._plan.steps)} round {facts['round'] + 1}/{self._plan.rounds(facts['step'])}"
+            f"  loss {self._loss:.3f}  {self._samples / elapsed:,.0f} samples/s"
+        )
+        self._progress.update(self._bar, completed=self._done, text=text, eta=eta)
+        if not self._console.is_terminal and now - self._spoke > PLAIN_INTERVAL:
+            self._spoke = now
+            self._console.print(f"{self._label}: {text}  {eta}", soft_wrap=True)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    return f"{minutes}:{seconds:02d}"
+
+
+def table(results: dict[str, Any]) -> Table:
+    """PA and RI per step, as the command line prints them at the end of a run."""
+    view = Table(title=f"{results['method']} on {results['dataset']}, {results['schedule']}, seed {results['seed']}")
+    for name in ("step", "clients", "accuracy %", "local-only %", "PA", "existing before -> after", "RI", "worse"):
+        view.add_column(name, justify="right")
+    for t in range(results["steps"]):
+        row, batch = results["acc"][t], results["batch"]
+        new = [k for k, joined in enumerate(batch) if joined == t + 1 and row[k] is not None]
+        old = [k for k, joined in enumerate(batch) if joined <= t and row[k] is not None]
+        previous = results["acc"][t - 1] if t else row
+        worse = sum(row[k] < previous[k] for k in old)
+        view.add_row(
+            str(t + 1),
+            str(len(new)),
+            _mean([row[k] for k in new]),
+            _mean([results["local"][k] for k in new]),
+            _signed(results["pa"][t]),
+            f"{_mean([previous[k] for k in old])} -> {_mean([row[k] for k in old])}" if old else "",
+            _signed(results["ri"][t]),
+            f"{worse} of {len(old)}" if old else "",
+        )
+    return view
+
+
+def _mean(values: list[float]) -> str:
+    return f"{sum(values) / len(values):.1f}" if values else "-"
+
+
+def _signed(value: float | None) -> str:
+    return "" if value is None else f"{value:+.2f}"

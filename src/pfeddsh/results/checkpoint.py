@@ -1,0 +1,77 @@
+"""Snapshots and a journal: what a killed run continues from, to the same bits.
+
+A snapshot is the whole state at a moment; the journal holds what the clients sent in each round since. Aggregation is
+deterministic, so state = snapshot + journal, and a round costs a write of its uploads, not of a 127 MB hypernetwork.
+The last two snapshots stay, with the journal since the older, so that a damaged one does not matter.
+"""
+
+import re
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from pfeddsh.messages import Record, bundle, unbundle
+from pfeddsh.results.files import Damaged, read_record, write_record
+
+Moment = tuple[int, int]  # (step, rounds of it that are done); (t, 0) means step t-1 is closed and t not yet open
+
+
+@dataclass
+class Checkpoints:
+    """The `state/` folder of a run."""
+
+    folder: Path
+    interval: float = 60.0  # seconds between snapshots within a step
+    _last: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._last = time.monotonic()
+
+    def _path(self, kind: str, moment: Moment) -> Path:
+        return self.folder / f"{kind}-{moment[0]:03d}-{moment[1]:05d}.safetensors"
+
+    def _files(self, kind: str) -> dict[Moment, Path]:
+        found = {}
+        for path in self.folder.glob(f"{kind}-*.safetensors"):
+            if match := re.fullmatch(rf"{kind}-(\d+)-(\d+)", path.stem):
+                found[int(match[1]), int(match[2])] = path
+        return dict(sorted(found.items()))
+
+    def due(self) -> bool:
+        return time.monotonic() - self._last > self.interval
+
+    def snapshot(self, moment: Moment, parts: dict[str, Record]) -> None:
+        """Write the whole state; forget what is older than the snapshot before."""
+        write_record(self._path("snapshot", moment), bundle(parts))
+        keep = list(self._files("snapshot"))[-2:]
+        for kind in ("snapshot", "round"):
+            for old, path in self._files(kind).items():
+                if old < keep[0]:
+                    path.unlink()
+        self._last = time.monotonic()
+
+    def round(self, moment: Moment, parts: dict[str, Record]) -> None:
+        """Write what one round brought; `moment` is the one after it."""
+        write_record(self._path("round", moment), bundle(parts))
+
+    def latest(self) -> tuple[Moment, dict[str, Record]] | None:
+        """The newest snapshot that is whole; damaged ones are named in a warning and passed over."""
+        for moment, path in reversed(self._files("snapshot").items()):
+            try:
+                return moment, unbundle(read_record(path))
+            except Damaged as error:
+                warnings.warn(f"{error}; using the checkpoint before it", stacklevel=2)
+        return None
+
+    def recorded(self, moment: Moment) -> dict[str, Record] | None:
+        """What the journal has of the round that led to `moment`; None if it is to be computed again."""
+        path = self._path("round", moment)
+        if not path.exists():
+            return None
+        try:
+            return unbundle(read_record(path))
+        except Damaged as error:
+            warnings.warn(f"{error}; computing that round again", stacklevel=2)
+            return None

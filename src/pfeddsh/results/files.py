@@ -1,0 +1,88 @@
+"""Atomic files: whoever reads sees the old content or the new one, never half of it."""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+
+from pfeddsh.errors import UserError
+from pfeddsh.messages import Record
+
+
+class Damaged(Exception):
+    """A file whose content is not what was written."""
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place if all went well, and vanishes if not."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; free some space or choose another place") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text)
+
+
+def digest(record: Record) -> str:
+    """A checksum of everything in a record."""
+    sha = hashlib.sha256(json.dumps(record.facts, sort_keys=True).encode())
+    for name in sorted(record.tensors):
+        tensor = record.tensors[name].contiguous()
+        sha.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        if tensor.numel():
+            sha.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+    return sha.hexdigest()
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Store a record as safetensors with a checksum."""
+    metadata = {"facts": json.dumps(record.facts), "sha256": digest(record)}
+    with replacing(path) as temporary:
+        tensors = {name: tensor.contiguous() for name, tensor in record.tensors.items()}
+        try:
+            safetensors.torch.save_file(tensors, temporary, metadata)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+
+
+def read_record(path: Path) -> Record:
+    """Read a record back; a truncated or altered file is `Damaged`."""
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
+        record = Record(tensors, json.loads(metadata["facts"]))
+        expected = metadata["sha256"]
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise Damaged(f"{path} cannot be read: {error}") from error
+    if digest(record) != expected:
+        raise Damaged(f"{path} does not match its checksum")
+    return record
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Only one process works in a folder at a time; the lock goes with the process, however it ends."""
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder} is in use by another process; wait for it or choose another folder") from None
+        yield

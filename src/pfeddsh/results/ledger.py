@@ -1,0 +1,127 @@
+"""What a run has measured so far, and the public contract `results.json` made of it."""
+
+import importlib.metadata
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pfeddsh.config import Config
+from pfeddsh.data.datasets import Dataset
+from pfeddsh.federation.schedule import Schedule
+from pfeddsh.results.metrics import summary
+
+SCHEMA = 1
+
+
+class Ledger:
+    """Accuracies per step, bytes and seconds. Everything in it survives in the snapshots."""
+
+    def __init__(self, plan: Schedule) -> None:
+        self.plan = plan
+        self.batch = [next(t for t in plan.steps if k in plan.batch(t)) for k in range(plan.clients)]
+        self.acc: list[list[float | None]] = []
+        self.before: list[list[float | None]] = []
+        self.local: list[float | None] = [None] * plan.clients
+        self.absent: dict[int, str] = {}
+        self.totals: dict[str, float] = dict.fromkeys(("rounds", "visits", "refused", "down", "up", "seconds", "server"), 0)
+        self.replay_seconds: list[float] = []
+        self.extra: dict[str, Any] = {}
+
+    def turn_away(self, client: int, reason: str) -> None:
+        self.absent[client] = reason
+
+    def add_round(self, facts: dict[str, Any]) -> None:
+        self.totals["rounds"] += 1
+        self.totals["visits"] += len(facts["clients"])
+        self.totals["refused"] += len(facts["refused"])
+        self.totals["down"] += facts["down"]
+        self.totals["up"] += facts["up"]
+        self.totals["seconds"] += facts["seconds"]
+        self.totals["server"] += facts["server_seconds"]
+
+    def add_step(self, before: list[float | None], after: list[float | None], replay_seconds: float) -> None:
+        self.before.append(before)
+        self.acc.append(after)
+        self.replay_seconds.append(replay_seconds)
+
+    def step_facts(self, step: int) -> dict[str, Any]:
+        """Mean accuracy of the newcomers and RI of the step just closed."""
+        row = self.acc[step - 1]
+        own = [a for k in self.plan.batch(step) if (a := row[k]) is not None]
+        return {
+            "accuracy": sum(own) / len(own) if own else None,
+            "ri": summary(self.acc, self.batch, self.local)["ri"][-1],
+            "replay_seconds": self.replay_seconds[-1],
+        }
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "acc": self.acc,
+            "before": self.before,
+            "local": self.local,
+            "absent": [[k, why] for k, why in self.absent.items()],
+            "totals": self.totals,
+            "replay_seconds": self.replay_seconds,
+            "extra": self.extra,
+        }
+
+    def restore(self, facts: dict[str, Any]) -> None:
+        self.acc, self.before, self.local = facts["acc"], facts["before"], facts["local"]
+        self.totals = facts["totals"]
+        self.absent = {k: why for k, why in facts["absent"]}
+        self.replay_seconds, self.extra = facts["replay_seconds"], facts["extra"]
+
+    def results(self, config: Config, dataset: Dataset, total_seconds: float) -> dict[str, Any]:
+        """The content of results.json; other programs read it."""
+        visits, rounds = max(1.0, self.totals["visits"]), max(1.0, self.totals["rounds"])
+        return {
+            "schema": SCHEMA,
+            "method": config.method,
+            "dataset": dataset.name,
+            "schedule": config.schedule,
+            "seed": config.seed,
+            "clients": self.plan.clients,
+            "steps": len(self.plan.steps),
+            "batch": self.batch,
+            "acc": self.acc,
+            "acc_before_replay": self.before,
+            "local": self.local,
+            **summary(self.acc, self.batch, self.local),
+            "payload_kib": {"down": self.totals["down"] / visits / 1024, "up": self.totals["up"] / visits / 1024},
+            "seconds": {
+                "round_mean": self.totals["seconds"] / rounds,
+                "server_round_mean": self.totals["server"] / rounds,
+                "replay_per_step": self.replay_seconds,
+                "total": total_seconds,
+            },
+            **self.extra,
+            "refused": {"uploads": int(self.totals["refused"]), "clients": {str(k): why for k, why in self.absent.items()}},
+            "options": config.options,
+            "environment": environment(dataset),
+        }
+
+
+def environment(dataset: Dataset) -> dict[str, Any]:
+    """What a number depends on besides the configuration."""
+    packages = ("pfeddsh", "torch", "numpy")
+    return {
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in packages},
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "revision": _revision(),
+        "data": dataset.fingerprint,
+    }
+
+
+def _revision() -> str | None:
+    """The git revision of the source tree, if it is one."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,60 @@
+"""PA and RI as the paper defines them, from the matrix acc[t][k] (Eq. 6 and 7).
+
+Accuracies are in %, steps are rows, clients columns, None where a client has not joined yet.
+"""
+
+from collections.abc import Sequence
+
+Row = Sequence[float | None]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def proactive_adaptation(acc: Sequence[Row], batch: Sequence[int], local: Sequence[float | None]) -> list[float | None]:
+    """PA per step: what the newcomers of a step gained over training alone."""
+    result = []
+    for step, row in enumerate(acc, 1):
+        pairs = [(row[k], local[k]) for k, joined in enumerate(batch) if joined == step]
+        result.append(_mean([a - b for a, b in pairs if a is not None and b is not None]))
+    return result
+
+
+def changes(acc: Sequence[Row], batch: Sequence[int], step: int) -> list[float]:
+    """The change of each existing client's accuracy over one step (2 or later)."""
+    return [
+        after - before
+        for after, before, joined in zip(acc[step - 1], acc[step - 2], batch, strict=True)
+        if joined < step and after is not None and before is not None
+    ]
+
+
+def retroactive_improvement(acc: Sequence[Row], batch: Sequence[int]) -> list[float | None]:
+    """RI per step: how existing clients changed without being retrained. None for step 1."""
+    return [None, *(_mean(changes(acc, batch, step)) for step in range(2, len(acc) + 1))]
+
+
+def cumulative_improvement(acc: Sequence[Row], batch: Sequence[int]) -> float | None:
+    """What the first batch gained from its own step to the last."""
+    pairs = zip(acc[-1], acc[0], batch, strict=True)
+    return _mean([z - a for z, a, joined in pairs if joined == 1 and z is not None and a is not None])
+
+
+def worst_drop(acc: Sequence[Row], batch: Sequence[int]) -> float:
+    """The largest loss of any existing client over any step, in points."""
+    return max([0.0, *(-change for step in range(2, len(acc) + 1) for change in changes(acc, batch, step))])
+
+
+def summary(acc: Sequence[Row], batch: Sequence[int], local: Sequence[float | None]) -> dict[str, object]:
+    """The derived fields of results.json."""
+    pa = proactive_adaptation(acc, batch, local)
+    ri = retroactive_improvement(acc, batch)
+    return {
+        "pa": pa,
+        "ri": ri,
+        "pa_mean": _mean([value for value in pa[1:] or pa if value is not None]),
+        "ri_last": ri[-1],
+        "ri_cumulative": cumulative_improvement(acc, batch) if len(acc) > 1 else None,
+        "worst_drop": worst_drop(acc, batch),
+    }

@@ -1,0 +1,92 @@
+"""Projection: existing clients' weights stay while newcomers move as far as they would have."""
+
+import torch
+from torch import Tensor
+
+from pfeddsh import hypernet, projection
+
+HIDDEN = 512
+
+
+def make_keys(count: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    params = hypernet.create(torch.zeros(1), torch.Generator().manual_seed(0), hidden=HIDDEN)
+    return torch.stack([hypernet.key(params, e) for e in torch.randn(count, 32, generator=generator)])
+
+
+def test_basis_is_orthonormal_spans_the_keys_and_only_grows() -> None:
+    basis = projection.empty(HIDDEN)
+    seen = []
+    for batch, count in enumerate((80, 20, 1, 50)):
+        before = basis
+        seen.append(make_keys(count, batch))
+        basis = projection.extend(basis, seen[-1])
+        assert torch.equal(basis[:, : before.shape[1]], before)
+    assert basis.shape == (HIDDEN, 151)
+    identity = torch.eye(151, dtype=torch.float64)
+    assert (basis.t() @ basis - identity).abs().max() < 1e-13
+    assert projection.energy(basis, torch.cat(seen)).max() < 1e-24
+
+
+def test_copies_and_combinations_add_no_direction() -> None:
+    keys = make_keys(10, 0)
+    basis = projection.extend(projection.empty(HIDDEN), torch.cat([keys, keys]))
+    assert basis.shape[1] == 10
+    assert projection.extend(basis, keys[:3].double().sum(0, keepdim=True)).shape[1] == 10
+
+
+def test_nearly_equal_keys_are_both_protected() -> None:
+    keys = make_keys(2, 0)
+    twin = torch.nn.functional.normalize(keys[0] + 1e-4 * keys[1], dim=0)
+    basis = projection.extend(projection.empty(HIDDEN), torch.stack([keys[0], twin]))
+    assert basis.shape[1] == 2
+    assert projection.energy(basis, torch.stack([keys[0], twin])).max() < 1e-24
+
+
+def test_a_newcomer_moves_by_the_intended_amount() -> None:
+    keys, newcomer = make_keys(80, 0), make_keys(1, 1)
+    basis = projection.extend(projection.empty(HIDDEN), keys)
+    written = projection.project(basis, newcomer)
+    torch.testing.assert_close(written @ newcomer.t(), torch.ones(1, 1))
+    assert (written @ keys.t()).abs().max() < 1e-6
+
+
+def test_the_floor_limits_what_is_written_by_a_key_almost_inside() -> None:
+    keys = make_keys(5, 0)
+    basis = projection.extend(projection.empty(HIDDEN), keys)
+    assert not projection.project(basis, keys).abs().gt(1e-9).any()
+    nearly = torch.nn.functional.normalize(keys[0] + 0.05 * make_keys(1, 1)[0], dim=0).unsqueeze(0)
+    share = float(projection.energy(basis, nearly))
+    assert 0 < share < projection.FLOOR
+    moved = float(projection.project(basis, nearly) @ nearly.t())
+    assert abs(moved - share / projection.FLOOR) < 1e-5
+
+
+def test_existing_weights_survive_a_thousand_rounds() -> None:
+    """I1 for the projection: relative leak below 1e-6 while the newcomers are thoroughly rewritten."""
+    size, existing, newcomers, rounds = 1000, 80, 20, 1000
+    generator = torch.Generator().manual_seed(0)
+    params = hypernet.create(0.03 * torch.randn(size, generator=generator), generator, hidden=HIDDEN)
+    old, new = make_keys(existing, 1), make_keys(newcomers, 2)
+    for round_ in range(rounds):  # what step 1 has written
+        deltas = 0.003 * torch.randn(1, size, generator=generator)
+        hypernet.update(params, deltas, old[round_ % existing].unsqueeze(0), rate=0.7, bias_rate=0.7)
+    basis = projection.extend(projection.empty(HIDDEN), old)
+    before, start = hypernet.generate(params, old), hypernet.generate(params, new)
+    for round_ in range(rounds):
+        deltas = 0.003 * torch.randn(1, size, generator=generator)
+        written = projection.project(basis, new[round_ % newcomers].unsqueeze(0))
+        hypernet.update(params, deltas, written, rate=0.7, bias_rate=0.0)
+    leak = (hypernet.generate(params, old) - before).norm(dim=1) / before.norm(dim=1)
+    moved = (hypernet.generate(params, new) - start).norm(dim=1) / start.norm(dim=1)
+    assert leak.max() < 1e-6
+    assert moved.min() > 0.1
+
+
+def test_exhaustion_is_announced() -> None:
+    hidden = 32
+    keys = torch.nn.functional.normalize(torch.randn(40, hidden, generator=torch.Generator().manual_seed(0)), dim=1)
+    basis = projection.extend(projection.empty(hidden), keys[:20])
+    assert projection.exhausted(basis, keys[20:32]) is None
+    assert "20 of 32" in str(projection.exhausted(basis, keys[20:33]))
+    assert "outside" in str(projection.exhausted(basis, keys[:2]))
