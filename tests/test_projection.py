@@ -43,6 +43,15 @@ def test_nearly_equal_keys_are_both_protected() -> None:
     assert projection.energy(basis, torch.stack([keys[0], twin])).max() < 1e-24
 
 
+def test_a_near_copy_in_a_later_batch_keeps_the_basis_orthonormal() -> None:
+    keys = make_keys(41, 0)
+    basis = projection.extend(projection.empty(HIDDEN), keys[:40])
+    twin = torch.nn.functional.normalize(keys[0] + 1e-6 * keys[40], dim=0).unsqueeze(0)
+    basis = projection.extend(basis, twin)
+    assert basis.shape[1] == 41
+    assert (basis.t() @ basis - torch.eye(41, dtype=torch.float64)).abs().max() < 1e-13
+
+
 def test_a_newcomer_moves_by_the_intended_amount() -> None:
     keys, newcomer = make_keys(80, 0), make_keys(1, 1)
     basis = projection.extend(projection.empty(HIDDEN), keys)

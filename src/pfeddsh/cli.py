@@ -128,7 +128,7 @@ def data_show(
     parts = divide(config, data)
     console.print(show.show(data, parts))
     if draw:
-        show.draw(data, parts, draw)
+        show.draw(parts, data, draw)
         console.print(f"drawn to {draw}", soft_wrap=True)
 
 

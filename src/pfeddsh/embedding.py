@@ -4,6 +4,10 @@ A client describes its data once, on joining: 32 image features of a fixed rando
 server standardises cards by those of the first batch and projects them to the 32 numbers that the hypernetwork reads
 and later trains. Image features are nearly the same for everyone under label skew, so the histogram weighs more; it is
 also the one thing about labels that leaves a client, and can be withheld, rounded or noised before it does.
+
+A card also has a signature, pure noise, which makes up a tenth of the embedding. Data alone puts all clients into a
+space of some ten dimensions, where newcomers have nearly no key of their own: on CIFAR-10 (Dirichlet 0.1) 3 % of a new
+key lies outside those of earlier clients, with the signature 11 %, and equal data still mean similar keys.
 """
 
 import math
@@ -18,8 +22,9 @@ from pfeddsh.hypernet import EMBEDDING
 from pfeddsh.rng import torch_stream
 
 FEATURES = 32
-CHUNK = 256  # images in one forward pass
-WEIGHTS = {"histogram": 0.8, "image": 0.2, "random": 1.0}  # share of each part in the embedding's variance
+CHUNK = 32  # images in one forward pass: their activations fit in the cache
+WEIGHTS = {"histogram": 0.8, "image": 0.2}  # of each part in the variance of the projected data
+SIGNATURE = 0.1  # share of the signature in the variance of the embedding
 SHORTEST, LONGEST = 0.5, 2.0  # of an embedding, in units of sqrt(32): no client is silent, no outlier loud
 
 
@@ -28,7 +33,8 @@ class CardOptions:
     """What a client tells. `image` and `random` are controls: an embedding without labels, and without any data.
 
     `histogram=False` withholds the histogram, `rounding` is the step it is rounded to and `noise` the scale of Laplace
-    noise on each entry (replacing one of n images changes two entries by 1/n: noise 2/(n epsilon) is epsilon-private).
+    noise on each entry: 2/(n epsilon) makes the histogram of n images epsilon-private, as replacing one image changes
+    two entries by 1/n. Image features are sent as they are, so this is no guarantee for the card as a whole.
     """
 
     mode: Literal["both", "image", "random"] = "both"
@@ -41,12 +47,10 @@ def describe(
     images: Tensor, labels: Tensor, classes: int, options: CardOptions, seed: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
     """The card of one client. `seed` fixes the CNN all clients share, `generator` is the client's own randomness."""
-    card = {}
+    card = {"signature": torch.randn(EMBEDDING, generator=generator)}
     if options.histogram:
         card["histogram"] = label_histogram(labels, classes, options, generator)
-    if options.mode == "random":
-        card["random"] = torch.randn(EMBEDDING, generator=generator)
-    else:
+    if options.mode != "random":
         card["image"] = image_features(images, seed)
     return card
 
@@ -72,8 +76,8 @@ def image_features(images: Tensor, seed: int) -> Tensor:
     """
     filters = torch.randn(FEATURES, 3, 3, 3, generator=torch_stream(seed, "embedding"))
     total = torch.zeros(FEATURES, dtype=torch.float64)
-    for chunk in images.split(CHUNK):
-        seen = F.conv2d(chunk, filters, padding=1)
+    for start in range(0, len(images), CHUNK):
+        seen = F.conv2d(images[start : start + CHUNK], filters, padding=1)
         total += F.relu(F.layer_norm(seen, seen.shape[1:])).mean((2, 3)).double().sum(0)
     return (total / max(1, len(images))).float()
 
@@ -81,13 +85,15 @@ def image_features(images: Tensor, seed: int) -> Tensor:
 def fit(cards: list[dict[str, Tensor]], options: CardOptions, seed: int) -> dict[str, Tensor]:
     """How to turn cards into embeddings, from the cards of the first batch: mean, scale and a random projection."""
     names = _parts(options)
+    if not names:
+        return {}
     whitening = {}
-    weights = sum(WEIGHTS[name] for name in names)
     for name in names:
         rows = torch.stack([card[name] for card in cards])
-        mean, scale = (torch.zeros(EMBEDDING), torch.ones(EMBEDDING)) if name == "random" else _moments(rows)
+        share = WEIGHTS[name] / sum(WEIGHTS[other] for other in names)
+        mean, scale = _moments(rows)
         whitening[f"{name}.mean"] = mean
-        whitening[f"{name}.scale"] = scale * math.sqrt(rows.shape[1] * weights / (EMBEDDING * WEIGHTS[name]))
+        whitening[f"{name}.scale"] = scale * math.sqrt(rows.shape[1] / (EMBEDDING * share))
     width = sum(cards[0][name].numel() for name in names)
     gaussian = torch.randn(width, EMBEDDING, generator=torch_stream(seed, "projection"), dtype=torch.float64)
     whitening["projection"] = torch.linalg.qr(gaussian)[0].float() * math.sqrt(width / EMBEDDING)
@@ -96,21 +102,23 @@ def fit(cards: list[dict[str, Tensor]], options: CardOptions, seed: int) -> dict
 
 def embed(whitening: dict[str, Tensor], card: dict[str, Tensor]) -> Tensor:
     """The initial embedding e (32) of a client, of about the length of a N(0, I) vector."""
+    if not whitening:
+        return card["signature"].clone()
     parts = [
         (card[name] - whitening[f"{name}.mean"]) / whitening[f"{name}.scale"]
         for name in WEIGHTS
         if f"{name}.mean" in whitening
     ]
-    e = torch.cat(parts) @ whitening["projection"]
+    data = torch.cat(parts) @ whitening["projection"]
+    e = math.sqrt(1 - SIGNATURE) * data + math.sqrt(SIGNATURE) * card["signature"]
     length = float(e.norm()) / math.sqrt(EMBEDDING)
-    return e * (min(max(length, SHORTEST), LONGEST) / length) if length > 0 else e
+    return e * (min(max(length, SHORTEST), LONGEST) / length)
 
 
 def _parts(options: CardOptions) -> list[str]:
     """The parts of a card that make the embedding; a histogram sent beside a control serves replay only."""
-    if options.mode != "both":
-        return [options.mode]
-    return ["histogram", "image"] if options.histogram else ["image"]
+    wanted = {"both": ["histogram", "image"], "image": ["image"], "random": []}[options.mode]
+    return [name for name in wanted if name != "histogram" or options.histogram]
 
 
 def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:

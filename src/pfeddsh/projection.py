@@ -20,7 +20,9 @@ def empty(hidden: int) -> Tensor:
 def extend(basis: Tensor, keys: Tensor) -> Tensor:
     """The orthonormal basis (hidden x r, float64) grown by the keys (m x hidden) of a batch that is done training.
 
-    Columns already there keep their bits. Keys within the span, such as a copy of an existing one, add nothing.
+    Columns already there keep their bits. Keys within the span, such as a copy of an existing one, add nothing. New
+    directions are made orthogonal a second time once they have unit length: what is left of a near copy is small, and
+    so imprecise.
     """
     residual = _outside(basis, keys.double())
     directions, sizes, _ = torch.linalg.svd(residual.t(), full_matrices=False)
@@ -61,7 +63,5 @@ def exhausted(basis: Tensor, keys: Tensor) -> str | None:
 
 
 def _outside(basis: Tensor, rows: Tensor) -> Tensor:
-    """The component of each row orthogonal to the basis; twice is enough (Kahan) to reach rounding."""
-    for _ in range(2):
-        rows = rows - (rows @ basis) @ basis.t()
-    return rows
+    """The component of each row orthogonal to the basis."""
+    return rows - (rows @ basis) @ basis.t()

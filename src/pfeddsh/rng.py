@@ -4,9 +4,12 @@ Every draw names what it is for, so a pool of processes, a single process and a 
 """
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def derive(seed: int, *key: int | str) -> int:
@@ -19,5 +22,7 @@ def numpy_stream(seed: int, *key: int | str) -> np.random.Generator:
     return np.random.default_rng(derive(seed, *key))
 
 
-def torch_stream(seed: int, *key: int | str) -> torch.Generator:
+def torch_stream(seed: int, *key: int | str) -> "torch.Generator":
+    import torch  # here, not above: decoding images and parsing a command line need no torch
+
     return torch.Generator().manual_seed(derive(seed, *key))

@@ -102,10 +102,8 @@ def names() -> list[str]:
 def load(name_or_path: str, data_dir: Path | None = None) -> Dataset:
     """A known dataset, or the user's own: a folder of class folders, or an .npz of x_train, y_train, x_test, y_test.
 
-    Decoded at the first call, mapped from the cache afterwards.
-
-    >>> load("digits").x_train.shape
-    (1438, 3, 32, 32)
+    Decoded at the first call, mapped from the cache afterwards. The files of a known dataset are looked for in
+    `data_dir` (else in PFEDDSH_DATA), then in the user's cache, then on the hub.
     """
     if name_or_path in _REGISTRY:
         source = _REGISTRY[name_or_path](name_or_path, data_dir)

@@ -5,12 +5,15 @@ Pillow keeps Python's lock for most of the work on a small image, so threads gai
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,7 @@ WORTH_A_PROCESS = 4000  # fewer images than this are decoded sooner than a proce
 class Chunk:
     """Consecutive images: files of their own, or rows of one row group of a parquet file."""
 
-    paths: tuple[str, ...] = ()
+    paths: Sequence[str] = ()
     parquet: str = ""
     column: str = ""
     group: int = 0
@@ -39,37 +42,42 @@ class Chunk:
         return len(self.paths) or self.count
 
 
+Job = tuple[str, int, Chunk]  # the file to write to, where in it, and what
+
+
 def chunks_of_files(paths: Sequence[Path]) -> tuple[Chunk, ...]:
     names = [str(path) for path in paths]
-    return tuple(Chunk(paths=tuple(names[at : at + CHUNK])) for at in range(0, len(names), CHUNK))
+    return tuple(Chunk(paths=names[at : at + CHUNK]) for at in range(0, len(names), CHUNK))
 
 
-def fill(chunks: Sequence[Chunk], out: Path) -> None:
-    """Decode the chunks, in order, into a new file `out` in NumPy's format."""
-    total = sum(map(len, chunks))
-    offset = np.lib.format.open_memmap(out, mode="w+", dtype=np.uint8, shape=(total, *SHAPE)).offset
-    jobs: list[tuple[int, Chunk]] = []
-    for chunk in chunks:
-        jobs.append((offset, chunk))
-        offset += len(chunk) * int(np.prod(SHAPE))
-    workers = min(_cores(), total // WORTH_A_PROCESS)
+def fill(targets: Sequence[tuple[Path, Sequence[Chunk]]]) -> None:
+    """Decode each target's chunks, in order, into a new file in NumPy's format."""
+    jobs: list[Job] = []
+    for path, chunks in targets:
+        shape = (sum(map(len, chunks)), *SHAPE)
+        offset = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape).offset
+        for chunk in chunks:
+            jobs.append((str(path), offset, chunk))
+            offset += len(chunk) * math.prod(SHAPE)
+    workers = min(_cores(), sum(len(chunk) for _, _, chunk in jobs) // WORTH_A_PROCESS)
     if workers > 1 and sys.executable:
         bounds = [len(jobs) * worker // workers for worker in range(workers + 1)]
-        _run_processes([jobs[low:high] for low, high in zip(bounds, bounds[1:], strict=False)], out)
+        _run_processes([jobs[low:high] for low, high in pairwise(bounds)])
     else:
-        _write(jobs, out)
+        _write(jobs)
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _write(jobs: Sequence[tuple[int, Chunk]], out: Path) -> None:
+def _write(jobs: Iterable[Job]) -> None:
     """Plain writes at known offsets: a full disk is then an error, where a memory map would end the process."""
-    with out.open("r+b") as file:
-        for offset, chunk in jobs:
+    read_group = lru_cache(maxsize=1)(_read_group)  # the chunks of a row group follow each other
+    for path, offset, chunk in jobs:
+        with open(path, "r+b") as file:
             file.seek(offset)
-            for where, blob in _encoded(chunk):
+            for where, blob in _encoded(chunk, read_group):
                 try:
                     pixels = decode(blob)
                 except ValueError as error:
@@ -77,7 +85,7 @@ def _write(jobs: Sequence[tuple[int, Chunk]], out: Path) -> None:
                 file.write(pixels.tobytes())
 
 
-def _encoded(chunk: Chunk) -> Iterator[tuple[str, bytes]]:
+def _encoded(chunk: Chunk, read_group: Callable[[str, str, int], Any]) -> Iterator[tuple[str, bytes]]:
     """Each image's bytes and the words that name its place in an error."""
     if chunk.paths:
         for path in chunk.paths:
@@ -86,7 +94,7 @@ def _encoded(chunk: Chunk) -> Iterator[tuple[str, bytes]]:
             except OSError as error:
                 raise UserError(f"cannot read {path}: {error.strerror}") from error
         return
-    blobs = _group(chunk.parquet, chunk.column, chunk.group).slice(chunk.first, chunk.count)
+    blobs = read_group(chunk.parquet, chunk.column, chunk.group).slice(chunk.first, chunk.count)
     for number, blob in enumerate(blobs, start=chunk.group_row + chunk.first):
         where = f"{chunk.parquet}, row {number}"
         if not blob.is_valid:
@@ -94,9 +102,8 @@ def _encoded(chunk: Chunk) -> Iterator[tuple[str, bytes]]:
         yield where, blob.as_py()
 
 
-@lru_cache(maxsize=1)
-def _group(path: str, column: str, group: int) -> Any:
-    """The encoded images of a row group; kept, because its chunks follow each other."""
+def _read_group(path: str, column: str, group: int) -> Any:
+    """The encoded images of a row group, as an Arrow array."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -109,8 +116,8 @@ def _group(path: str, column: str, group: int) -> Any:
         raise UserError(f"{path} is damaged in row group {group} ({first_line}); download it again") from error
 
 
-def _run_processes(shares: Sequence[Sequence[tuple[int, Chunk]]], out: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+def _run_processes(shares: Sequence[Sequence[Job]]) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUTF8": "1"}
     command = [sys.executable, "-m", "pfeddsh.data.decode"]
     running: list[subprocess.Popen[str]] = []
     try:
@@ -126,8 +133,9 @@ def _run_processes(shares: Sequence[Sequence[tuple[int, Chunk]]], out: Path) -> 
             )
             running.append(process)
             assert process.stdin is not None
-            json.dump({"out": str(out), "jobs": [(offset, asdict(chunk)) for offset, chunk in share]}, process.stdin)
-            process.stdin.close()
+            with suppress(BrokenPipeError):  # it died at once; what it said is read below
+                json.dump([(path, offset, asdict(chunk)) for path, offset, chunk in share], process.stdin)
+                process.stdin.close()
             process.stdin = None
         for process in running:
             said, trouble = process.communicate()
@@ -140,9 +148,8 @@ def _run_processes(shares: Sequence[Sequence[tuple[int, Chunk]]], out: Path) -> 
 
 
 def _main() -> int:
-    task = json.load(sys.stdin)
     try:
-        _write([(offset, Chunk(**{**chunk, "paths": tuple(chunk["paths"])})) for offset, chunk in task["jobs"]], Path(task["out"]))
+        _write((path, offset, Chunk(**chunk)) for path, offset, chunk in json.load(sys.stdin))
     except UserError as error:
         print(error, end="")
         return 1

@@ -35,7 +35,7 @@ def decode(blob: bytes) -> Pixels:
 
 
 def layout(array: npt.NDArray[Any]) -> Pixels:
-    """A view as (N, H, W) or (N, H, W, 3) of uint8, where the array can be read so; one channel may come first or last."""
+    """The array as (N, H, W) or (N, H, W, 3); channels may come first or last, and one channel is grey."""
     if array.dtype != np.uint8:
         raise ValueError(f"images are {array.dtype}, expected uint8 from 0 to 255")
     if array.ndim == 4 and array.shape[3] not in (1, 3) and array.shape[1] in (1, 3):

@@ -7,6 +7,8 @@ from pathlib import Path
 from pfeddsh.data import store
 from pfeddsh.errors import UserError
 
+TrainTest = tuple[tuple[Path, ...], tuple[Path, ...]]
+
 
 def roots(data_dir: Path | None) -> list[Path]:
     """Folders to search, in order: the given one (else PFEDDSH_DATA), which must exist, and the user's cache."""
@@ -35,20 +37,24 @@ def find_files(
     raise _missing(name, [root / folder for root in searched], ", ".join(files), advice)
 
 
-def find_shards(
-    name: str, repo: str, folder: str, splits: tuple[str, str], data_dir: Path | None
-) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+def find_shards(name: str, repo: str, folder: str, splits: tuple[str, str], data_dir: Path | None) -> TrainTest:
     """The parquet files of both splits from the first folder that has them whole; downloaded if none has."""
-    searched = [root / repo / folder for root in roots(data_dir)]
-    for attempt in ("here", "downloaded"):
-        for place in searched:
-            train, test = (_shards(place, split) for split in splits)
-            if train and test:
-                return train, test
-        if attempt == "here" and (trouble := _download(repo, folder)):
-            break
+    places = [root / repo / folder for root in roots(data_dir)]
+    if found := _first_whole(places, splits):
+        return found
+    trouble = _download(repo, folder)
+    if not trouble and (found := _first_whole(places, splits)):
+        return found
     expected = " and ".join(f"{split}-*.parquet" for split in splits)
-    raise _missing(name, searched, f"{expected}, all shards", trouble or f"the hub's {repo} has no such files in {folder}")
+    raise _missing(name, places, f"{expected}, all shards", trouble or f"the hub has no {folder} in {repo}")
+
+
+def _first_whole(places: list[Path], splits: tuple[str, str]) -> TrainTest | None:
+    for place in places:
+        train, test = (_shards(place, split) for split in splits)
+        if train and test:
+            return train, test
+    return None
 
 
 def _shards(place: Path, split: str) -> tuple[Path, ...]:
@@ -65,13 +71,14 @@ def _download(repo: str, folder: str) -> str:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        return "install huggingface_hub to have it downloaded, or put the files there"
+        return "install huggingface_hub to have it downloaded, or put the files into one of these folders"
     try:
         snapshot_download(
             repo, repo_type="dataset", allow_patterns=[f"{folder}/*.parquet"], local_dir=downloads() / repo
         )
     except Exception as error:  # the hub's client has many: network, proxy, disk, access
-        return f"the download of {repo} failed ({type(error).__name__}: {str(error).partition(chr(10))[0][:200]})"
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no details'}"
+        return f"the download of {repo} failed ({reason}); put the files into one of these folders"
     return ""
 
 

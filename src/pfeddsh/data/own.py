@@ -1,12 +1,9 @@
 """The user's own data: a folder of class folders, or a NumPy archive."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pfeddsh.data.decode import chunks_of_files
 from pfeddsh.data.sources import Raw, Source, Split, raw_arrays, read_npz, stratified

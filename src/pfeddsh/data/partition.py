@@ -37,8 +37,13 @@ def partition(
     """Divide a dataset, given by its labels, among clients.
 
     `dirichlet`: each class is divided by proportions drawn from Dirichlet(alpha, ..., alpha), see `_dirichlet`.
-    `iid`: equal parts at random. `classes=k`: each client holds k classes, each class divided equally among its holders.
+    `iid`: equal parts at random. `classes=k`: each client holds k classes, each divided equally among its holders.
     Clients are exchangeable: their numbers are a random permutation, drawn last.
+
+    >>> labels = np.arange(1000) % 10
+    >>> parts = partition(labels, labels[:200], classes=10, clients=5, rule="classes=2", alpha=0.1, seed=0)
+    >>> (parts.train_counts > 0).sum(axis=1).tolist()
+    [2, 2, 2, 2, 2]
     """
     if clients < 1:
         raise UserError(f"clients = {clients}: at least one is needed")
@@ -64,7 +69,7 @@ def partition(
     return Partition(train, test, train_counts.T.copy(), test_counts.T.copy())
 
 
-def least_images(images: int, clients: int, wanted: int, floor: int) -> int:
+def _least(images: int, clients: int, wanted: int, floor: int) -> int:
     """The minimum per client: the wanted number where the data allow it, else half of an equal share rounded down."""
     return wanted if images >= wanted * clients else max(floor, images // (2 * clients))
 
@@ -72,19 +77,19 @@ def least_images(images: int, clients: int, wanted: int, floor: int) -> int:
 def _dirichlet(sizes: Counts, clients: int, alpha: float, rng: np.random.Generator) -> list[Counts]:
     """For each class, proportions over clients ~ Dirichlet(alpha), the same for train and test.
 
-    Every client gets at least 32 train and 8 test images (`least_images` where there are fewer). Of at most 20 draws the
-    first that satisfies this is taken, else the one that lacks least; then single images move to the clients that are
-    short, see `_top_up`: train images towards the class mix the client drew, test images towards its train mix.
+    Every client gets at least 32 train and 8 test images, or what `_least` allows where the data are fewer. Of at most
+    20 draws the first that satisfies this is taken, else the one that lacks least; then single images move to the
+    clients that are short (`_top_up`): train images towards the class mix a client drew, test towards its train mix.
     """
     if not (alpha > 0 and math.isfinite(alpha)):
         raise UserError(f"alpha = {alpha}: the Dirichlet parameter must be a positive number")
-    least_train = least_images(int(sizes[0].sum()), clients, 32, 2)
-    least_test = least_images(int(sizes[1].sum()), clients, 8, 1)
+    least = np.array([_least(int(sizes[0].sum()), clients, 32, 2), _least(int(sizes[1].sum()), clients, 8, 1)])
     fewest = np.inf
     for _ in range(TRIES):
         drawn = rng.dirichlet(np.full(clients, alpha), size=sizes.shape[1])
         counts = [_apportion(drawn, size) for size in sizes]
-        lacking = sum(np.maximum(least - n.sum(0), 0).sum() for n, least in zip(counts, (least_train, least_test), strict=True))
+        totals = np.stack([count.sum(0) for count in counts])
+        lacking = np.maximum(least[:, None] - totals, 0).sum()
         if lacking < fewest:
             fewest, shares, (train, test) = lacking, drawn, counts
         if not lacking:
@@ -92,8 +97,8 @@ def _dirichlet(sizes: Counts, clients: int, alpha: float, rng: np.random.Generat
     mix = shares * sizes[0][:, None]
     lost = np.flatnonzero(mix.sum(0) == 0)  # a tiny alpha can leave a client without any share: give it a class
     mix[rng.integers(len(mix), size=len(lost)), lost] = 1
-    _top_up(train, mix, least_train)
-    _top_up(test, train.astype(np.float64), least_test)
+    _top_up(train, mix, int(least[0]))
+    _top_up(test, train.astype(np.float64), int(least[1]))
     return [train, test]
 
 
@@ -124,7 +129,7 @@ def _iid(labels: Labels, classes: int, clients: int, rng: np.random.Generator) -
 
 
 def _classes(sizes: Counts, clients: int, text: str, rng: np.random.Generator) -> list[Counts]:
-    """Each client draws the k classes with the fewest holders so far (ties at random), so holders differ by one at most."""
+    """Each client takes the k classes with the fewest holders so far, ties at random: holders differ by one at most."""
     present = np.flatnonzero(sizes[0])
     if not text.isdecimal() or not 1 <= int(text) <= len(present):
         raise UserError(f"classes={text}: expected a whole number from 1 to {len(present)}, e.g. classes=2")
@@ -141,7 +146,7 @@ def _classes(sizes: Counts, clients: int, text: str, rng: np.random.Generator) -
     shares = holds / np.maximum(holds.sum(1, keepdims=True), 1)
     counts = [_apportion(shares, n) for n in sizes]
     if counts[0].sum(0).min() < 2 or counts[1].sum(0).min() < 1:
-        raise UserError(f"classes={k} leaves a client of {clients} without images; use fewer clients or more classes each")
+        raise UserError(f"classes={k} leaves one of {clients} clients without images; use fewer clients")
     return counts
 
 
@@ -150,7 +155,8 @@ def _apportion(shares: Shares, sizes: Counts) -> Counts:
     exact = shares * sizes[:, None]
     counts = np.floor(exact).astype(np.int64)
     rank = np.argsort(np.argsort(counts - exact, axis=1, kind="stable"), axis=1)
-    return counts + (rank < (sizes - counts.sum(1))[:, None])
+    counts += rank < (sizes - counts.sum(1))[:, None]
+    return counts
 
 
 def _hand_out(labels: Labels, counts: Counts, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], ...]:

@@ -60,7 +60,7 @@ def stratified(labels: Labels) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.in
 
 def read_digits() -> Raw:
     """scikit-learn's 8x8 digits: real images that need no download."""
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     bunch = load_digits()
     images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
@@ -120,7 +120,8 @@ def checked_labels(labels: npt.NDArray[Any], classes: int | None, where: str) ->
     labels = labels.astype(np.int64)
     if labels.min() < 0 or (classes is not None and labels.max() >= classes):
         bad = int(np.flatnonzero((labels < 0) | (labels >= (classes or np.inf)))[0])
-        raise UserError(f"{where}, row {bad}: label {labels[bad]} is not in 0..{(classes or 1) - 1}")
+        expected = f"0 to {classes - 1}" if classes else "0, 1, 2, ..."
+        raise UserError(f"{where}, row {bad}: label {labels[bad]}, expected {expected}")
     return labels
 
 
@@ -128,7 +129,7 @@ def raw_arrays(where: Path, arrays: Sequence[npt.NDArray[Any]], class_names: tup
     """Train images and labels, test images and labels; without class names, the labels must name 0..C-1 themselves."""
     classes = len(class_names) or None
     splits = []
-    for name, x, y in (("train", *arrays[:2]), ("test", *arrays[2:])):
+    for name, x, y in (("train", arrays[0], arrays[1]), ("test", arrays[2], arrays[3])):
         labels = checked_labels(y, classes, f"{where} ({name})")
         try:
             x = layout(x)

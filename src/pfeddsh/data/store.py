@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 
-from pfeddsh.data import decode
+from pfeddsh.data.decode import Chunk, fill
 from pfeddsh.data.images import SHAPE, Pixels, from_array
-from pfeddsh.data.sources import Raw, Source, Split
+from pfeddsh.data.sources import Raw, Source
 from pfeddsh.errors import UserError
 
 VERSION = 1  # of the decoder: a change of pixels, splits or of the files here must raise it
@@ -46,7 +46,7 @@ class Decoded:
 
 
 def cache_root() -> Path:
-    return Path(os.environ.get("PFEDDSH_CACHE") or platformdirs.user_cache_dir("pfeddsh")).expanduser()
+    return Path(os.environ.get("PFEDDSH_CACHE") or platformdirs.user_cache_dir("pfeddsh")).expanduser().absolute()
 
 
 def open_or_build(source: Source) -> Decoded:
@@ -123,13 +123,18 @@ def _build(source: Source, folder: Path) -> None:
                 if not folder.exists():
                     raise
     except OSError as error:
-        raise UserError(f"cannot write the cache {folder.parent} ({error}); set PFEDDSH_CACHE to another folder") from error
+        raise UserError(f"cannot write the cache {folder.parent} ({error}); set PFEDDSH_CACHE to a folder") from error
 
 
 def _write(raw: Raw, folder: Path) -> None:
+    encoded: list[tuple[Path, tuple[Chunk, ...]]] = []
     for name, split in (("train", raw.train), ("test", raw.test)):
-        _write_images(split, folder / f"x_{name}.npy")
-        np.save(folder / f"y_{name}.npy", split.labels.astype(np.int64), allow_pickle=False)
+        np.save(folder / f"y_{name}.npy", split.labels, allow_pickle=False)
+        if isinstance(split.images, tuple):
+            encoded.append((folder / f"x_{name}.npy", split.images))
+        else:
+            np.save(folder / f"x_{name}.npy", from_array(split.images), allow_pickle=False)
+    fill(encoded)
     x_train = np.load(folder / "x_train.npy", mmap_mode="r", allow_pickle=False)
     mean, std = _moments(x_train)
     meta = {
@@ -143,13 +148,6 @@ def _write(raw: Raw, folder: Path) -> None:
     (folder / "meta.json").write_text(json.dumps({**meta, "checksum": _checksum(meta)}, indent=1), "utf-8")
 
 
-def _write_images(split: Split, path: Path) -> None:
-    if isinstance(split.images, tuple):
-        decode.fill(split.images, path)
-    else:
-        np.save(path, from_array(split.images), allow_pickle=False)
-
-
 def _moments(images: Pixels) -> tuple[list[float], list[float]]:
     """Mean and standard deviation per channel of pixels in 0..1, exact from counts of the 256 values."""
     counts = np.zeros((3, 256))
@@ -158,7 +156,7 @@ def _moments(images: Pixels) -> tuple[list[float], list[float]]:
             counts[channel] += np.bincount(images[at : at + 1000, channel].ravel(), minlength=256)
     values, share = np.arange(256) / 255, counts / counts.sum(1, keepdims=True)
     mean = share @ values
-    std = np.sqrt(share @ values**2 - mean**2)
+    std = np.sqrt(np.maximum(share @ values**2 - mean**2, 0))
     return mean.tolist(), std.tolist()
 
 

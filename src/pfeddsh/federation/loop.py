@@ -13,6 +13,7 @@ from pfeddsh.federation.engines import Engine, Reply
 from pfeddsh.federation.observers import Observer
 from pfeddsh.federation.workbench import CONTROL, SERVER, Call, Workbench
 from pfeddsh.messages import BadMessage, Memory, Message, Record, State, check
+from pfeddsh.methods.base import Compute
 from pfeddsh.results.checkpoint import Checkpoints, Moment
 from pfeddsh.results.ledger import Ledger
 
@@ -73,8 +74,8 @@ class Federation:
         self.memories |= {int(key[7:]): part for key, part in recorded.items() if key.startswith("memory/")}
         began = time.perf_counter()
         if self._frozen(step):
-            for client, upload in uploads.items():
-                self.private[client] = _merged(self._download(client), upload)
+            downloads = self._downloads(list(uploads))
+            self.private |= {k: self.method.alone(downloads[k], upload) for k, upload in uploads.items()}
         elif uploads:
             self.method.aggregate(self.state, uploads)
         facts = recorded["facts"].facts
@@ -86,7 +87,7 @@ class Federation:
         """Send the sampled clients their downloads, and collect the uploads that pass the checks."""
         began = time.perf_counter()
         cohort = [k for k in self.plan.cohort(step, round) if k not in self.ledger.absent]
-        downloads = {k: self._download(k) for k in cohort}
+        downloads = self._downloads(cohort)
         generated = time.perf_counter() - began
         parts: dict[str, Record] = {}
         facts: dict[str, Any] = {"step": step, "round": round, "clients": cohort, "refused": {}}
@@ -95,7 +96,7 @@ class Federation:
         for client, (upload, memory) in self._everyone("local", downloads, step, round):
             up += upload.nbytes
             try:
-                check(upload, self.method.expected(self.state, client))
+                check(upload, self.method.expected(downloads[client]))
             except BadMessage as error:
                 facts["refused"][str(client)] = str(error)
                 self._tell("refused", {"step": step, "round": round, "client": client, "reason": str(error)})
@@ -123,32 +124,37 @@ class Federation:
             self.method.close_step(self.state, reports)
         before = self._evaluate(step)
         began = time.perf_counter()
-        replayed = not self._frozen(step) and self.method.replay(
-            self.state, lambda job, messages: self._compute(step, job, messages)
-        )
-        seconds = time.perf_counter() - began if replayed else 0.0
-        self.ledger.add_step(before, self._evaluate(step) if replayed else before, seconds)
+        offers = {} if self._frozen(step) else self.method.replay(self.state, self._computer(step))
+        seconds = time.perf_counter() - began if offers else 0.0
+        accepted = {}
+        for client, (answer, memory) in self._everyone("receive", offers, step):
+            accepted[client], self.memories[client] = bool(answer.facts["accepted"]), memory
+        after = self._evaluate(step) if offers else before
+        self.ledger.add_step(before, after, seconds, accepted, self.method.capacity(self.state))
         self._tell("step", {"step": step, **self.ledger.step_facts(step)})
 
-    def _evaluate(self, step: int) -> list[float | None]:
-        """Accuracy of every onboarded client with the model it would be served now."""
+    def _evaluate(self, step: int) -> dict[str, list[float | None]]:
+        """Accuracy of every onboarded client with the model it would be served now, under each rule the method has."""
         present = [k for k in self.plan.onboarded(step) if k not in self.ledger.absent]
-        row: list[float | None] = [None] * self.plan.clients
+        rows: dict[str, list[float | None]] = {}
         for client, (reply, _) in self._everyone("score", self._served(present), step):
-            row[client] = _accuracy(reply)
-        return row
+            for rule, correct in reply.facts["correct"].items():
+                row = rows.setdefault(rule, [None] * self.plan.clients)
+                row[client] = 100.0 * correct / reply.facts["count"]
+        return rows
 
     # Helpers
 
     def _frozen(self, step: int) -> bool:
         return step > 1 and self.bench.config.later == "frozen"
 
-    def _download(self, client: int) -> Message:
-        return self.private.get(client) or self.method.download(self.state, client)
+    def _downloads(self, clients: list[int]) -> dict[int, Message]:
+        sent = self.private | self.method.download(self.state, [k for k in clients if k not in self.private])
+        return {k: sent[k] for k in clients}
 
     def _served(self, clients: list[int]) -> dict[int, Message]:
-        served = self.method.personal(self.state, [k for k in clients if k not in self.private])
-        return {k: self.private.get(k) or served[k] for k in clients}
+        served = self.private | self.method.personal(self.state, [k for k in clients if k not in self.private])
+        return {k: served[k] for k in clients}
 
     def _everyone(
         self, job: str, messages: dict[int, Message], step: int, round: int = 0
@@ -160,11 +166,15 @@ class Federation:
         ]
         return [(client, future.result()) for client, future in futures]
 
-    def _compute(self, step: int, job: str, messages: list[Message]) -> list[Message]:
-        """Run a server job of the method on every message, in parallel."""
-        visits = [self.bench.visit(step, i, SERVER) for i in range(len(messages))]
-        futures = [self.engine.submit(Call(job, v, m)) for v, m in zip(visits, messages, strict=True)]
-        return [future.result()[0] for future in futures]
+    def _computer(self, step: int) -> Compute:
+        """Runs a server job of the method on every message, in parallel."""
+
+        def compute(job: str, messages: list[Message]) -> list[Message]:
+            visits = [self.bench.visit(step, i, SERVER) for i in range(len(messages))]
+            futures = [self.engine.submit(Call(job, v, m)) for v, m in zip(visits, messages, strict=True)]
+            return [future.result()[0] for future in futures]
+
+        return compute
 
     def _start_controls(self) -> None:
         """Every client's local-only control, independent of the federation: it fills idle cores."""
@@ -203,11 +213,5 @@ class Federation:
             observer.event(kind, facts)
 
 
-def _merged(download: Message, upload: Message) -> Message:
-    """What a client would download next if it were alone: its own upload in place of what it was sent."""
-    own = {name: tensor for name, tensor in upload.tensors.items() if name in download}
-    return Message({**download.tensors, **own}, download.facts)
-
-
 def _accuracy(reply: Message) -> float:
-    return 100.0 * float(reply.facts["correct"]) / float(reply.facts["count"])
+    return 100.0 * float(reply.facts["correct"]["acc"]) / float(reply.facts["count"])

@@ -42,12 +42,12 @@ class Shard:
 
     def __init__(self, dataset: Dataset, train: np.ndarray, test: np.ndarray) -> None:
         self._dataset, self._train, self._test = dataset, train, test
-        std = torch.from_numpy(np.asarray(dataset.std, np.float32)).view(3, 1, 1)
+        std = torch.from_numpy(np.maximum(dataset.std, 1e-3)).view(3, 1, 1)  # a channel may be constant
         self._scale = 1 / (255 * std)
-        self._shift = -torch.from_numpy(np.asarray(dataset.mean, np.float32)).view(3, 1, 1) / std
+        self._shift = -torch.from_numpy(dataset.mean).view(3, 1, 1) / std
 
     def _select(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> tuple[Tensor, Tensor]:
-        pixels = torch.from_numpy(images[index]).float()
+        pixels = torch.from_numpy(images[index]).to(torch.float32, memory_format=torch.channels_last)
         return pixels.mul_(self._scale).add_(self._shift), torch.from_numpy(labels[index]).long()
 
     @cached_property

@@ -97,13 +97,13 @@ class Method:
     def open_step(self, state: State, step: int, cards: dict[int, Message]) -> None:
         """A batch of clients joins; `cards` are what they tell of themselves."""
 
-    def download(self, state: State, client: int) -> Message:
-        """What a sampled client gets this round."""
+    def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
+        """What sampled clients get this round."""
         raise NotImplementedError
 
-    def expected(self, state: State, client: int) -> Message:
+    def expected(self, download: Message) -> Message:
         """Names, shapes and types an upload must have; by default those of the download plus a sample count."""
-        return Message(self.download(state, client).tensors, {"samples": 1})
+        return Message(download.tensors, {"samples": 1})
 
     def expected_card(self) -> Message:
         """Names, shapes and types a newcomer's card must have."""
@@ -116,13 +116,22 @@ class Method:
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         """The step's rounds are over; `reports` are the participants' replies to `settle`."""
 
-    def replay(self, state: State, compute: Compute) -> bool:
-        """Improve what existing clients are served without calling anyone; True if anything was done."""
-        return False
+    def replay(self, state: State, compute: Compute) -> dict[int, Message]:
+        """Improve models without calling any client; what comes back is offered to these clients (`receive`)."""
+        return {}
+
+    def capacity(self, state: State) -> dict[str, dict[str, int]] | None:
+        """Channels in use per layer after the step just closed, for masked methods."""
+        return None
 
     def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         """The models these clients are served now."""
-        return {client: self.download(state, client) for client in clients}
+        return self.download(state, clients)
+
+    def alone(self, download: Message, upload: Message) -> Message:
+        """What a client would download next if nobody else took part: its own upload in place of what it was sent."""
+        own = {name: tensor for name, tensor in upload.tensors.items() if name in download}
+        return Message({**download.tensors, **own}, download.facts)
 
     # At the client
 
@@ -155,11 +164,19 @@ class Method:
         """Channel gates of the served model, for masked methods."""
         return None
 
+    def receive(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        """The client is offered a model and says whether it takes it. Only for methods that make offers."""
+        raise NotImplementedError
+
     def score(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
-        """Accuracy of the model the client is served now, on its own test images."""
-        images, labels = data.test
-        statistics = message.tensors.get("statistics", memory.tensors.get("statistics"))
+        """How many of its own test images the model the client is served now gets right."""
+        statistics = memory.tensors.get("statistics")
+        correct = self.correct(self.weights(message, memory), data.test, statistics, self.gates(message))
+        return Message(facts={"correct": {"acc": correct}, "count": len(data.test[1])}), memory
+
+    def correct(
+        self, theta: Tensor, examples: tuple[Tensor, Tensor], statistics: Tensor | None, gates: Tensor | None = None
+    ) -> int:
         with torch.inference_mode():
-            logits = self.model.forward(self.weights(message, memory), images, statistics, self.gates(message))
-        correct = int((logits.argmax(1) == labels).sum())
-        return Message(facts={"correct": correct, "count": len(labels)}), memory
+            logits = self.model.forward(theta, examples[0], statistics, gates)
+        return int((logits.argmax(1) == examples[1]).sum())

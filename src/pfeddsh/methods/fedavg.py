@@ -4,6 +4,8 @@ New and existing clients are served the current global model as it is. Normalisa
 better on step 1 than pooled ones (docs/baselines.md).
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -24,8 +26,8 @@ class FedAvg(Method):
     def init(self) -> State:
         return State({"theta": self.task.theta0.clone()})
 
-    def download(self, state: State, client: int) -> Message:
-        return Message({"theta": state["theta"]})
+    def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
+        return dict.fromkeys(clients, Message({"theta": state["theta"]}))
 
     def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         theta = message["theta"].clone()

@@ -4,6 +4,8 @@ Body and head train jointly; only the body travels. A newcomer starts with the c
 initialisation; an existing client keeps the head of its last visit and re-reads the body.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,8 +20,8 @@ class FedPer(Method):
     def init(self) -> State:
         return State({"body": self.task.theta0[self.model.body].clone()})
 
-    def download(self, state: State, client: int) -> Message:
-        return Message({"body": state["body"]})
+    def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
+        return dict.fromkeys(clients, Message({"body": state["body"]}))
 
     def weights(self, message: Message, memory: Memory) -> Tensor:
         head = memory.tensors.get("head", self.task.theta0[self.model.head])

@@ -3,6 +3,8 @@
 The same visits with the same batches and learning rates as in the federation, nothing sent in either direction.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
@@ -15,8 +17,8 @@ class Local(Method):
     def init(self) -> State:
         return State()
 
-    def download(self, state: State, client: int) -> Message:
-        return Message()
+    def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
+        return dict.fromkeys(clients, Message())
 
     def weights(self, message: Message, memory: Memory) -> Tensor:
         return memory.tensors.get("theta", self.task.theta0)

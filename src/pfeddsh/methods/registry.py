@@ -11,6 +11,7 @@ from pfeddsh.methods.base import Method, Task
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.fedper import FedPer
 from pfeddsh.methods.local import Local
+from pfeddsh.methods.pfeddsh import PFedDSH
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ METHODS: dict[str, Entry] = {
     "local": Entry(Local, "every client alone: the control behind PA"),
     "fedavg": Entry(FedAvg, "one model for everyone"),
     "fedper": Entry(FedPer, "shared body, a last layer of its own for every client"),
+    "pfeddsh": Entry(PFedDSH, "hypernetwork, projection, data-free replay, guard"),
 }
 
 

@@ -1,129 +1,172 @@
 """One training step of LeNet written out by hand: the arithmetic of `LeNet.forward` and its exact gradient.
 
-What makes it fast is the order of the work. The four outputs under one pooling window are computed together, as four
-groups of columns of one product: a 5x5 convolution is a 6x6 convolution of stride 2 with four times the channels, whose
-matrices are wide enough to run at full speed. Normalisation without affine part is increasing in each channel, hence
-commutes with the maximum: pooling comes first, and normalisation and ReLU act on a quarter of the elements.
+What makes it fast is the order of the work. The four outputs under one pooling window are computed together: a 5x5
+convolution followed by 2x2 pooling is a 6x6 convolution of stride 2 with four times the channels, whose matrices are
+wide enough to run at full speed, followed by a maximum over four groups of columns. Normalisation without affine part
+increases in each channel, hence commutes with the maximum: it acts, like ReLU, on a quarter of the elements.
 """
 
 from collections.abc import Iterable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pfeddsh.models.lenet import CHANNELS, EPSILON, GATES, LeNet, split_gates
 
-WINDOW = 6  # the pixels seen by 2x2 neighbouring outputs of a 5x5 convolution
-CHANNELS_LAST = torch.channels_last
+_ops = torch.ops.aten
 
 
 class _Convolution:
-    """Weights of a 5x5 convolution spread to four 6x6 ones, in the order right-left, bottom-top, channel."""
+    """The weight of a 5x5 convolution spread to four 6x6 ones: (4 groups x outputs, 6, 6, inputs).
+
+    The groups are left-top, left-bottom, right-top, right-bottom; the rest of the four windows stays zero.
+    """
 
     def __init__(self, outputs: int, inputs: int, like: Tensor) -> None:
-        self.wide = like.new_zeros(4 * outputs, WINDOW, WINDOW, inputs)
-        self.gradient = torch.empty_like(self.wide)
-        self._spread = self._shifts(self.wide)
-        self._collect = self._shifts(self.gradient)
+        self.weight = like.new_zeros(4 * outputs, 6, 6, inputs)
+        self.gradient = torch.empty_like(self.weight)
+        self._weights = self._windows(self.weight)
+        self._gradients = [group for side in self._windows(self.gradient) for group in side]
 
     @staticmethod
-    def _shifts(wide: Tensor) -> list[Tensor]:
-        groups = wide.permute(0, 3, 1, 2).chunk(4)
-        return [groups[2 * x + y][:, :, y : y + 5, x : x + 5] for x in (0, 1) for y in (0, 1)]
+    def _windows(wide: Tensor) -> Tensor:
+        """(right, bottom, outputs, inputs, 5, 5): a step to the right in the groups is one in the window as well."""
+        outputs, inputs = len(wide) // 4, wide.shape[3]
+        output, row, column, _ = wide.stride()
+        steps = (2 * outputs * output + column, outputs * output + row, output, 1, row, column)
+        return wide.as_strided((2, 2, outputs, inputs, 5, 5), steps)
 
     def spread(self, weight: Tensor) -> None:
-        for shifted in self._spread:
-            shifted.copy_(weight)
+        self._weights.copy_(weight)
 
     def collect(self, out: Tensor) -> None:
-        a, b, c, d = self._collect
+        a, b, c, d = self._gradients
         torch.add(a, b, out=out).add_(c).add_(d)
 
 
 class _Normalisation:
-    """Max-pooling, normalisation by the batch, ReLU and gate of (rows, 4 groups x channels), and their gradient."""
+    """Pooling, normalisation by the batch, ReLU and gate of (positions, 4 groups x channels), and the way back.
 
-    def __init__(self, rows: int, channels: int, like: Tensor) -> None:
-        self.ones = like.new_ones(1, rows)
-        self.half = like.new_empty(rows, 2 * channels)
-        self.other = torch.empty_like(self.half)
-        self.pooled = like.new_empty(rows, channels)
+    Per-channel factors are repeated to the width of a row of the picture, so that vector operations see long runs.
+    """
+
+    def __init__(self, batch: int, side: int, channels: int, like: Tensor) -> None:
+        positions, width = batch * side * side, side * channels
+        self.channels, self.width = channels, width
+        self.shares = like.new_full((1, positions), -1 / (4 * positions))
+        self.average = like.new_full((1, 4 * side), 1 / (4 * side))
+        self.epsilon = like.new_full((1, channels), EPSILON)
+        self.tile = torch.eye(channels, dtype=like.dtype).repeat(1, 4 * side)
+        self.factors = like.new_empty(4, channels)
+        self.scale, self.shift, self.slope, self.offset = self.factors.chunk(4)
+        self.scales, self.shifts = self.normal = like.new_empty(2, width)
+        self.slopes, self.offsets = self.correction = like.new_empty(2, 4 * width)
+        self.pair = like.new_empty(positions, 2 * channels)
+        self.top, self.bottom = self.pair.chunk(2, 1)
+        self.pooled = like.new_empty(positions, channels)
         self.active = torch.empty_like(self.pooled)  # after ReLU, before the gate
-        self.product = torch.empty_like(self.pooled)
-        self.channels = channels
+        self.gated = torch.empty_like(self.pooled)
+        self.d_pair, self.step = torch.empty_like(self.pair), torch.empty_like(self.pair)
+        self.d_x = like.new_empty(positions, 4 * channels)
+        self.d_left, self.d_right = self.d_x.chunk(2, 1)
 
     def forward(self, x: Tensor, gate: Tensor | None) -> Tensor:
-        c = self.channels
-        variance, self.mean = _moments(x, c)
-        self.scale = variance.add_(EPSILON).rsqrt_()
-        torch.maximum(x[:, : 2 * c], x[:, 2 * c :], out=self.half)
-        torch.maximum(self.half[:, :c], self.half[:, c:], out=self.pooled)
-        torch.sub(self.pooled, self.mean, out=self.active).mul_(self.scale).relu_()
+        c, width = self.channels, self.width
+        # Moments of each column of a row of the picture, then over columns: short sums are fast and more accurate.
+        columns = x.view(1, -1, 1, 4 * width).permute(0, 3, 1, 2)
+        means, variances = torch.batch_norm_update_stats(columns, None, None, 0.0)
+        means, variances = means.view(-1, c), variances.view(-1, c)
+        self.mean = torch.mm(self.average, means)
+        means.sub_(self.mean)
+        variance = torch.addmm(self.epsilon, self.average, variances.addcmul_(means, means))
+        torch.rsqrt(variance, out=self.scale)
+        torch.mul(self.mean, self.scale, out=self.shift)
+        torch.mm(self.factors[:2], self.tile[:, :width], out=self.normal)
         self.x, self.gate = x, gate
-        return self.active if gate is None else torch.mul(self.active, gate, out=self.pooled)
+        self.left, self.right = x.chunk(2, 1)
+        torch.maximum(self.left, self.right, out=self.pair)
+        torch.maximum(self.top, self.bottom, out=self.pooled)
+        torch.mul(self.pooled.view(-1, width), self.scales, out=self.active.view(-1, width)).sub_(self.shifts).relu_()
+        return self.active if gate is None else torch.mul(self.active, gate, out=self.gated)
 
-    def backward(self, d_out: Tensor, d_gate: Tensor) -> Tensor:
-        c, x = self.channels, self.x
-        count = 4 * len(x)
-        if self.gate is not None:
-            torch.mm(self.ones, torch.mul(d_out, self.active, out=self.product), out=d_gate.view(1, c))
-            d_out = d_out.mul_(self.gate)
-        d = torch.ops.aten.threshold_backward(d_out, self.active, 0)
-        # The maximum alone receives the gradient d, but mean and variance are those of all elements:
-        # dx = scale * (d at the maximum - sum(d) / count - normalised x * sum(d * normalised x) / count).
-        slope = torch.mm(self.ones, torch.mul(d, self.active, out=self.product)) * self.scale.square() / -count
-        offset = torch.mm(self.ones, d) * self.scale / -count - self.mean * slope
-        d.mul_(self.scale)
-        # The way back through the maxima: the first of equal elements wins, as in PyTorch.
-        half = self.half
-        torch.maximum(x[:, : 2 * c], x[:, 2 * c :], out=half)
-        second = torch.ops.aten.threshold_backward(d, half[:, c:] - half[:, :c], 0)
-        self.other[:, c:] = second
-        torch.sub(d, second, out=self.other[:, :c])
-        torch.sub(x[:, 2 * c :], x[:, : 2 * c], out=half)
-        right = torch.ops.aten.threshold_backward(self.other, half, 0)
-        dx = torch.addcmul(offset.repeat(1, 4), x, slope.repeat(1, 4))
-        dx[:, 2 * c :] += right
-        dx[:, : 2 * c] += self.other.sub_(right)
-        return dx
+    def backward(self, d: Tensor, d_gate: Tensor) -> Tensor:
+        d = _gated_relu(d, self.active, self.gate, d_gate)
+        # d reaches the maximum alone, but mean and variance are those of all x. With z = (x - mean) scale,
+        # d_x = scale (d - sum(d) / count - z sum(d z) / count); the second sum needs z only where d is not zero,
+        # which is where z equals the activation. Collected: d_x = scale d + offset + slope x.
+        torch.mm(self.shares, torch.mul(d, self.active, out=self.gated), out=self.slope)
+        torch.mm(self.shares, d, out=self.offset)
+        self.offset.addcmul_(self.shift, self.slope, value=-1)
+        self.factors[2:].mul_(self.scale)
+        self.slope.mul_(self.scale)
+        torch.mm(self.factors[2:], self.tile, out=self.correction)
+        wide = (-1, 4 * self.width)
+        torch.addcmul(self.offsets, self.x.view(wide), self.slopes, out=self.d_x.view(wide))
+        d.view(-1, self.width).mul_(self.scales)
+        # Back through the two maxima; of equal elements the first wins, as in PyTorch.
+        d_bottom = _ops.threshold_backward(d, torch.sub(self.bottom, self.top, out=self.pooled), 0)
+        torch.cat((d.sub_(d_bottom), d_bottom), 1, out=self.d_pair)
+        d_right = _ops.threshold_backward(self.d_pair, torch.sub(self.right, self.left, out=self.step), 0)
+        self.d_right.add_(d_right)
+        self.d_left.add_(self.d_pair.sub_(d_right))
+        return self.d_x
 
 
-def _moments(x: Tensor, channels: int) -> tuple[Tensor, Tensor]:
-    wide = x.view(-1, 336 if channels == 6 else 320)
-    means, variances = torch.batch_norm_update_stats(wide[None, :, None].permute(0, 3, 1, 2), None, None, 0.0)
-    means, variances = means.view(-1, channels), variances.view(-1, channels)
-    mean = means.mean(0)
-    return means.sub_(mean).square_().add_(variances).mean(0), mean
+def _gated_relu(d: Tensor, active: Tensor, gate: Tensor | None, d_gate: Tensor) -> Tensor:
+    """The way back through gate and ReLU, whose output (before the gate) is `active`."""
+    if gate is not None:
+        torch.sum(d * active, 0, out=d_gate)
+        d = d * gate
+    result: Tensor = _ops.threshold_backward(d, active, 0)
+    return result
 
 
 class _Workspace:
-    """Everything whose size depends on the batch."""
+    """The buffers whose size depends on the batch."""
 
     def __init__(self, batch: int, like: Tensor) -> None:
-        self.first = _Normalisation(batch * 14 * 14, 6, like)
-        self.second = _Normalisation(batch * 5 * 5, 16, like)
-        self.patches = like.new_empty(batch * 5 * 5, 6 * WINDOW * WINDOW)
+        self.first = _Normalisation(batch, 14, 6, like)
+        self.second = _Normalisation(batch, 5, 16, like)
+        self.patches = like.new_empty(batch * 5 * 5, 6 * 6 * 6)
         self.d_patches = torch.empty_like(self.patches)
         self.convolved = like.new_empty(batch * 5 * 5, 4 * 16)
         self.d_rows = like.new_empty(batch, 7, 5, 72)
-        self.d_pooled = like.new_empty(batch * 14 * 14, 6)
+        self.d_pixels = like.new_empty(batch * 14 * 14, 6)
+
+    def unfold(self, x: Tensor) -> Tensor:
+        """The 6x6 patches, at distance 2, of 14x14 pixels with 6 channels each."""
+        patches = self.patches.view(-1, 5, 5, 6, 36)
+        patches.copy_(x.as_strided(patches.shape, (14 * 84, 2 * 84, 2 * 6, 84, 1)))
+        return self.patches
+
+    def fold(self) -> Tensor:
+        """The sum of the overlapping gradients in `d_patches`: first over three rows of patches, then columns."""
+        rows, patches = self.d_rows.zero_(), self.d_patches.view(-1, 5, 5, 3, 72)
+        for i in range(3):
+            rows[:, i : i + 5].add_(patches[:, :, :, i])
+        pixels, parts = self.d_pixels.zero_().view(-1, 2, 7, 12), rows.view(-1, 5, 2, 3, 12).transpose(1, 2)
+        for i in range(3):
+            pixels[:, :, i : i + 5].add_(parts[:, :, :, i])
+        return self.d_pixels
 
 
 class Trainer:
-    """Forward and backward pass of one model; buffers are kept and reused, results do not depend on that."""
+    """Forward and backward pass of one model in the precision of its vector.
+
+    Buffers are kept and reused; every call overwrites what it reads, so results do not depend on earlier work.
+    Gates must not be negative (the maximum commutes with them); at zero their gradient is the one from the right.
+    """
 
     def __init__(self, model: LeNet) -> None:
         self.model = model
-        self._theta = torch.empty(0)
+        self._theta = torch.empty(0)  # the vector last trained, whose views are kept
 
     def _bind(self, theta: Tensor) -> None:
-        """Views are kept while the caller trains the same vector in place."""
-        if theta.dtype != self._theta.dtype or len(self._theta) == 0:
+        if not len(self._theta) or theta.dtype != self._theta.dtype:
             self.gradient = torch.zeros_like(theta)
             self.d_gates = theta.new_zeros(GATES)
             self._g = self.model.views(self.gradient)
-            self._dg = self.d_gates.split(CHANNELS)
+            self._dg = self.d_gates.split_with_sizes(CHANNELS)
             self._conv1 = _Convolution(6, 3, theta)
             self._conv2 = _Convolution(16, 6, theta)
             self._workspaces: dict[int, _Workspace] = {}
@@ -140,13 +183,12 @@ class Trainer:
             self._workspaces[n] = _Workspace(n, theta)
         self._w = w = self._workspaces[n]
         self._gates = gate = split_gates(gates)
-        self._images = images = images.contiguous(memory_format=CHANNELS_LAST)
+        self._images = images = images.contiguous(memory_format=torch.channels_last)
         self._conv1.spread(p["conv1.weight"])
         self._conv2.spread(p["conv2.weight"])
-        x = torch.conv2d(images, self._conv1.wide.permute(0, 3, 1, 2), stride=2)
+        x = torch.conv2d(images, self._conv1.weight.permute(0, 3, 1, 2), stride=2)
         x = w.first.forward(x.permute(0, 2, 3, 1).reshape(-1, 24), gate[0])
-        w.patches.view(n, 5, 5, 6, 36).copy_(x.as_strided((n, 5, 5, 6, 36), (1176, 168, 12, 84, 1)))
-        x = torch.mm(w.patches, self._conv2.wide.view(64, -1).t(), out=w.convolved)
+        x = torch.mm(w.unfold(x), self._conv2.weight.view(64, -1).t(), out=w.convolved)
         x = w.second.forward(x, gate[1])
         self._x0 = x = x.view(n, 25, 16).transpose(1, 2).reshape(n, 400)
         self._a1 = x = torch.addmm(p["fc1.bias"], x, p["fc1.weight"].t()).relu_()
@@ -160,58 +202,44 @@ class Trainer:
         torch.sum(d, 0, out=self._g[f"{name}.bias"])
         return torch.mm(d, self._p[f"{name}.weight"])
 
-    def _relu(self, d: Tensor, active: Tensor, gate: Tensor | None, d_gate: Tensor) -> Tensor:
-        if gate is not None:
-            torch.sum(d * active, 0, out=d_gate)
-            d *= gate
-        return torch.ops.aten.threshold_backward(d, active, 0)
-
     @torch.no_grad()
-    def backward(self, d_logits: Tensor) -> Tensor:
+    def backward(self, d_logits: Tensor, dense_only: bool = False) -> Tensor:
         """The flat gradient, in a buffer that the next call overwrites; that of the gates is left in `d_gates`.
 
-        The gradient of the convolutions' biases is zero: the normalisation removes any constant.
+        The gradient of the convolutions' biases is zero: the normalisation removes any constant. `dense_only` saves
+        the work below the fully connected layers and leaves the rest of the gradient undefined.
         """
         w, g, n = self._w, self._g, len(d_logits)
         d = self._dense("fc3", d_logits, self._x2)
-        d = self._dense("fc2", self._relu(d, self._a2, self._gates[3], self._dg[3]), self._x1)
-        d = self._dense("fc1", self._relu(d, self._a1, self._gates[2], self._dg[2]), self._x0)
+        d = self._dense("fc2", _gated_relu(d, self._a2, self._gates[3], self._dg[3]), self._x1)
+        d = self._dense("fc1", _gated_relu(d, self._a1, self._gates[2], self._dg[2]), self._x0)
+        if dense_only:
+            return self.gradient
         d = d.view(n, 16, 25).transpose(1, 2).reshape(-1, 16)
         d = w.second.backward(d, self._dg[1])
         torch.mm(d.t(), w.patches, out=self._conv2.gradient.view(64, -1))
         self._conv2.collect(g["conv2.weight"])
-        torch.mm(d, self._conv2.wide.view(64, -1), out=w.d_patches)
-        d = self._fold(w, n)
-        d = w.first.backward(d, self._dg[0])
-        _, d_weight, _ = torch.ops.aten.convolution_backward(
-            d.view(n, 14, 14, 24).permute(0, 3, 1, 2), self._images, self._conv1.wide.permute(0, 3, 1, 2), None,
-            [2, 2], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False],
+        torch.mm(d, self._conv2.weight.view(64, -1), out=w.d_patches)
+        d = w.first.backward(w.fold(), self._dg[0])
+        _, d_weight, _ = _ops.convolution_backward(
+            d.view(n, 14, 14, 24).permute(0, 3, 1, 2),
+            self._images,
+            self._conv1.weight.permute(0, 3, 1, 2),
+            *(None, [2, 2], [0, 0], [1, 1], False, [0, 0], 1),  # no bias, stride, padding, dilation, one group
+            [False, True, False],  # the gradient of the weight alone
         )
         self._conv1.gradient.copy_(d_weight.permute(0, 2, 3, 1))
         self._conv1.collect(g["conv1.weight"])
         return self.gradient
 
-    def _fold(self, w: _Workspace, n: int) -> Tensor:
-        """Sum of the overlapping patches: first over the 3 patches in a column, then over those in a row."""
-        patches = w.d_patches.view(n, 5, 5, 3, 72)
-        rows = w.d_rows.zero_()
-        for i in range(3):
-            rows[:, i : i + 5].add_(patches[:, :, :, i])
-        pixels = w.d_pooled.zero_().view(n * 7, 2, 7, 12)
-        parts = rows.view(n * 7, 5, 2, 3, 12).transpose(1, 2)
-        for i in range(3):
-            pixels[:, :, i : i + 5].add_(parts[:, :, :, i])
-        return w.d_pooled
-
 
 @torch.no_grad()
 def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Mean loss and its gradient with respect to the logits."""
-    d = torch.log_softmax(logits, 1)
-    loss = F.nll_loss(d, labels)
-    labels = labels.unsqueeze(1)
-    d.exp_().scatter_add_(1, labels, d.new_full((1, 1), -1.0).expand(labels.shape)).div_(len(labels))
-    return loss, d
+    logs = torch.log_softmax(logits, 1)
+    loss, weight = _ops.nll_loss_forward(logs, labels, None, 1, -100)
+    d = _ops.nll_loss_backward(torch.ones_like(loss), logs, labels, None, 1, -100, weight)
+    return loss, _ops._log_softmax_backward_data(d, logs, 1, logs.dtype)
 
 
 @torch.no_grad()
@@ -233,18 +261,21 @@ def sgd_epoch(
     `gradient_gate` multiplies the gradient, `part` restricts the update to a slice. Batches of one are skipped: there
     is nothing to normalise by.
     """
-    part = part or slice(None)
-    velocity = torch.zeros_like(theta[part])
+    part = part or slice(0, len(theta))
+    dense_only = part.start is not None and part.start >= trainer.model.dense.start
     target = theta[part]
+    velocity = torch.zeros_like(target)
+    pixels = images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
     losses = []
     for batch in batches:
         if len(batch) < 2:
             continue
-        loss, d = cross_entropy(trainer.forward(theta, images[batch], gates), labels[batch])
-        gradient = trainer.backward(d)
+        logits = trainer.forward(theta, pixels.index_select(0, batch).permute(0, 3, 1, 2), gates)
+        loss, d = cross_entropy(logits, labels.index_select(0, batch))
+        gradient = trainer.backward(d, dense_only)
         if gradient_gate is not None:
             gradient *= gradient_gate
-        velocity.mul_(momentum).add_(gradient[part])
+        torch.add(gradient[part], velocity, alpha=momentum, out=velocity)
         target.add_(velocity, alpha=-lr)
         losses.append(loss)
     return float(torch.stack(losses).mean()) if losses else 0.0

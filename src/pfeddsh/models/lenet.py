@@ -97,9 +97,22 @@ class LeNet:
         `gates` is one factor for each of the 6+16+120+84 channels. `seen` receives (mean, variance) of the input of
         each normalisation, which is what inversion matches.
         """
-        p = self.views(theta)
-        gate = split_gates(gates)
-        normal = split_statistics(statistics)
+        p, gate = self.views(theta), split_gates(gates)
+        x = self.convolve(theta, images, statistics, gates, seen)
+        x = _gated(F.relu(F.linear(x, p["fc1.weight"], p["fc1.bias"])), gate[2])
+        x = _gated(F.relu(F.linear(x, p["fc2.weight"], p["fc2.bias"])), gate[3])
+        return F.linear(x, p["fc3.weight"], p["fc3.bias"])
+
+    def convolve(
+        self,
+        theta: Tensor,
+        images: Tensor,
+        statistics: Tensor | None = None,
+        gates: Tensor | None = None,
+        seen: list[tuple[Tensor, Tensor]] | None = None,
+    ) -> Tensor:
+        """The 400 features that the fully connected layers read."""
+        p, gate, normal = self.views(theta), split_gates(gates), split_statistics(statistics)
         x = images
         for layer in (0, 1):
             x = F.conv2d(x, p[f"conv{layer + 1}.weight"], p[f"conv{layer + 1}.bias"])
@@ -108,10 +121,7 @@ class LeNet:
             mean, variance = normal[layer]
             x = F.batch_norm(x, mean, variance, training=mean is None, eps=EPSILON)
             x = F.max_pool2d(_gated(F.relu(x), gate[layer]), 2)
-        x = x.flatten(1)
-        x = _gated(F.relu(F.linear(x, p["fc1.weight"], p["fc1.bias"])), gate[2])
-        x = _gated(F.relu(F.linear(x, p["fc2.weight"], p["fc2.bias"])), gate[3])
-        return F.linear(x, p["fc3.weight"], p["fc3.bias"])
+        return x.flatten(1)
 
     @torch.no_grad()
     def calibrate(self, theta: Tensor, images: Tensor, gates: Tensor | None = None) -> Tensor:

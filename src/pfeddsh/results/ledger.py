@@ -16,6 +16,9 @@ from pfeddsh.results.metrics import summary
 SCHEMA = 1
 
 
+Rows = dict[str, list[float | None]]
+
+
 class Ledger:
     """Accuracies per step, bytes and seconds. Everything in it survives in the snapshots."""
 
@@ -24,11 +27,13 @@ class Ledger:
         self.batch = [next(t for t in plan.steps if k in plan.batch(t)) for k in range(plan.clients)]
         self.acc: list[list[float | None]] = []
         self.before: list[list[float | None]] = []
+        self.siblings: dict[str, list[list[float | None]]] = {}  # accuracies under other rules, e.g. without the guard
+        self.accepted: list[float | None] = []
+        self.capacity: list[dict[str, dict[str, int]] | None] = []
         self.local: list[float | None] = [None] * plan.clients
         self.absent: dict[int, str] = {}
         self.totals: dict[str, float] = dict.fromkeys(("rounds", "visits", "refused", "down", "up", "seconds", "server"), 0)
         self.replay_seconds: list[float] = []
-        self.extra: dict[str, Any] = {}
 
     def turn_away(self, client: int, reason: str) -> None:
         self.absent[client] = reason
@@ -42,9 +47,23 @@ class Ledger:
         self.totals["seconds"] += facts["seconds"]
         self.totals["server"] += facts["server_seconds"]
 
-    def add_step(self, before: list[float | None], after: list[float | None], replay_seconds: float) -> None:
-        self.before.append(before)
-        self.acc.append(after)
+    def add_step(
+        self,
+        before: Rows,
+        after: Rows,
+        replay_seconds: float,
+        accepted: dict[int, bool],
+        capacity: dict[str, dict[str, int]] | None,
+    ) -> None:
+        """Evaluations before and after replay, each by rule; `acc` is the one the configuration chose."""
+        self.before.append(before["acc"])
+        self.acc.append(after["acc"])
+        for rule in after.keys() - {"acc"}:
+            self.siblings.setdefault(rule, []).append(after[rule])
+        step = len(self.acc)
+        answers = [yes for k, yes in accepted.items() if self.batch[k] < step]
+        self.accepted.append(sum(answers) / len(answers) if answers else None)
+        self.capacity.append(capacity)
         self.replay_seconds.append(replay_seconds)
 
     def step_facts(self, step: int) -> dict[str, Any]:
@@ -65,14 +84,17 @@ class Ledger:
             "absent": [[k, why] for k, why in self.absent.items()],
             "totals": self.totals,
             "replay_seconds": self.replay_seconds,
-            "extra": self.extra,
+            "siblings": self.siblings,
+            "accepted": self.accepted,
+            "capacity": self.capacity,
         }
 
     def restore(self, facts: dict[str, Any]) -> None:
         self.acc, self.before, self.local = facts["acc"], facts["before"], facts["local"]
         self.totals = facts["totals"]
         self.absent = {k: why for k, why in facts["absent"]}
-        self.replay_seconds, self.extra = facts["replay_seconds"], facts["extra"]
+        self.replay_seconds, self.siblings = facts["replay_seconds"], facts["siblings"]
+        self.accepted, self.capacity = facts["accepted"], facts["capacity"]
 
     def results(self, config: Config, dataset: Dataset, total_seconds: float) -> dict[str, Any]:
         """The content of results.json; other programs read it."""
@@ -97,7 +119,9 @@ class Ledger:
                 "replay_per_step": self.replay_seconds,
                 "total": total_seconds,
             },
-            **self.extra,
+            "capacity": self.capacity,
+            "accepted": self.accepted,
+            **self.siblings,
             "refused": {"uploads": int(self.totals["refused"]), "clients": {str(k): why for k, why in self.absent.items()}},
             "options": config.options,
             "environment": environment(dataset),

@@ -1,0 +1,112 @@
+"""Protection by masks: each step learns which channels it uses, and weights between channels of earlier steps freeze.
+
+The gate is sigma(s z) with one logit z for each channel (Eq. 8). The paper's gamma = 5000 has no gradient beyond
+|z| = 0.003, so gamma is read as the end of an annealing across the rounds of a step, with the gradient compensation of
+HAT (Serra et al. 2018). Masks are then made binary within a budget for each layer while the weights still adapt: a
+frozen weight is frozen exactly, and some channels are left for later steps.
+"""
+
+import torch
+from torch import Tensor
+
+from pfeddsh.models.channels import LAYERS, ends
+from pfeddsh.models.lenet import GATES, LeNet
+
+GAMMA = 5000.0
+ANNEALED = 0.8  # share of a step's rounds in which gates are soft and logits move
+LIMIT = 6.0  # of a logit
+SATURATED = 50.0  # |s z| beyond which HAT's compensation is cut off
+RATE = 20.0  # of the logits: HAT's 0.05 times its s_max of 400
+FIRST_BUDGET, LATER_BUDGET = 0.7, 0.25  # share of each layer in step 1, and of its free channels afterwards
+
+
+def initial_logits(used: Tensor, generator: torch.Generator) -> Tensor:
+    """Every channel starts on: spread over U(0, 1) in step 1, close to 0.5 in later ones."""
+    if used.any():
+        return 0.5 + 0.01 * torch.randn(GATES, generator=generator)
+    return torch.rand(GATES, generator=generator)
+
+
+def is_soft(round_: int, rounds: int) -> bool:
+    """Whether logits are still trained in this round (counted from 0) of a step."""
+    return round_ < ANNEALED * rounds
+
+
+def scale(round_: int, rounds: int) -> float:
+    """s(r): geometric from 1 to gamma over the annealed rounds, constant within a round."""
+    return float(GAMMA ** min(1.0, round_ / (ANNEALED * rounds)))
+
+
+def gates(logits: Tensor, s: float, used: Tensor) -> Tensor:
+    """The factor of each channel in training: max(m_<t, sigma(s z)) (Eqs. 8-9). Used channels are always on."""
+    return torch.maximum(used.float(), torch.sigmoid(s * logits))
+
+
+def logit_gradient(gate_gradient: Tensor, logits: Tensor, s: float, used: Tensor) -> Tensor:
+    """dL/dz from dL/dgate with HAT's compensation, which replaces the slope of sigma(s z) by that of sigma(z).
+
+    HAT multiplies by (s_max / s) (cosh(s z) + 1) / (cosh(z) + 1), s z cut at 50. Written out, without its overflow and
+    its factor s_max, that is sigma'(z) fading beyond the cut. Used channels are on whatever their logit: no gradient.
+    """
+    slope = torch.sigmoid(logits) * torch.sigmoid(-logits)
+    fading = torch.exp(-torch.relu((s * logits).abs() - SATURATED))
+    return torch.where(used, 0.0, gate_gradient * slope * fading)
+
+
+def move(logits: Tensor, gradient: Tensor, rate: float = RATE) -> Tensor:
+    """One plain SGD step on the logits, kept within +-6 so that no channel is lost for good."""
+    return (logits - rate * gradient).clamp(-LIMIT, LIMIT)
+
+
+def sparsity(gate: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
+    """The regulariser R, the mean gate of free channels, and its gradient by the gates. Used channels cost nothing."""
+    weight = (~used).float() / (~used).sum().clamp_min(1)
+    return (weight * gate).sum(), weight
+
+
+def select(
+    logits: Tensor, used: Tensor, first_budget: float = FIRST_BUDGET, later_budget: float = LATER_BUDGET
+) -> Tensor:
+    """The step's own binary mask g_t: in each layer the free channels with the highest positive logits.
+
+    At most the budget is taken, and at least one while any is free. Used channels with a positive logit belong to the
+    mask too: that is reuse, and free of charge.
+    """
+    budget = later_budget if used.any() else first_budget
+    own = used & (logits > 0)
+    for layer in LAYERS.values():
+        free = torch.nonzero(~used[layer]).flatten() + layer.start
+        if len(free) == 0:
+            continue
+        most = max(1, round(budget * len(free)))
+        positive = int((logits[free] > 0).sum())
+        best = logits[free].argsort(descending=True, stable=True)[: max(1, min(most, positive))]
+        own[free[best]] = True
+    return own
+
+
+def union(used: Tensor, own: Tensor) -> Tensor:
+    """m_<=t of Eq. 9, once masks are binary. A client is served with the union of its own step, for ever."""
+    return used | own
+
+
+def gradient_gate(model: LeNet, used: Tensor, gate: Tensor) -> Tensor:
+    """The factor of every parameter's gradient in step t, Eq. 11: max over both ends of g_t (1 - m_<t).
+
+    A bias has an output end only. The input image and the output units count as new in step 1 and as used afterwards.
+    """
+    new = torch.where(used, 0.0, gate.float())
+    output, read = ends(model).look_up(new, outside=0.0 if used.any() else 1.0, nothing=0.0)
+    return torch.maximum(output, read)
+
+
+def reached(model: LeNet, mask: Tensor) -> Tensor:
+    """The parameters (boolean, P) that can matter to a client served with this mask: those with both ends on."""
+    output, read = ends(model).look_up(mask, outside=True, nothing=True)
+    return output & read
+
+
+def frozen_count(used: Tensor, classes: int) -> int:
+    """How many parameters a later step cannot move, in closed form: those between used channels, with their biases."""
+    a, b, c, f = (int(used[layer].sum()) for layer in LAYERS.values())
+    return 76 * a + 25 * a * b + b + 25 * b * c + c + c * f + f + classes * f + classes
