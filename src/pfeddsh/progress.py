@@ -61,8 +61,9 @@ class ProgressLine:
         now = time.monotonic()
         elapsed = max(now - self._began, 1e-9)
         eta = f"{_clock(elapsed / self._seen * (self._rounds - self._done))} left"
+        step, steps, rounds = facts["step"], len(self._plan.steps), self._plan.rounds(facts["step"])
         text = (
-            f"step {facts['step']}/{len(self._plan.steps)} round {facts['round'] + 1}/{self._plan.rounds(facts['step'])}"
+            f"step {step}/{steps} round {facts['round'] + 1}/{rounds}"
             f"  loss {self._loss:.3f}  {self._samples / elapsed:,.0f} samples/s"
         )
         self._progress.update(self._bar, completed=self._done, text=text, eta=eta)

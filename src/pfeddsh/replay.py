@@ -63,9 +63,9 @@ def invert(
             + how.norm * images.square().sum()
         )
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     return images.detach(), losses
 
 
@@ -75,7 +75,7 @@ def total_variation(images: Tensor) -> Tensor:
     down = images[..., 1:, :] - images[..., :-1, :]
     falling = images[..., 1:, 1:] - images[..., :-1, :-1]
     rising = images[..., 1:, :-1] - images[..., :-1, 1:]
-    return across.norm() + down.norm() + falling.norm() + rising.norm()
+    return torch.stack([part.norm() for part in (across, down, falling, rising)]).sum()
 
 
 def opinions(model: LeNet, thetas: Tensor, statistics: Tensor, gates: Tensor | None, images: Tensor) -> Tensor:

@@ -21,7 +21,9 @@ from pfeddsh.results.ledger import Ledger
 class Federation:
     """One run in progress."""
 
-    def __init__(self, bench: Workbench, engine: Engine, checkpoints: Checkpoints, observers: Iterable[Observer]) -> None:
+    def __init__(
+        self, bench: Workbench, engine: Engine, checkpoints: Checkpoints, observers: Iterable[Observer]
+    ) -> None:
         self.bench, self.method, self.plan = bench, bench.method, bench.plan
         self.engine, self.checkpoints, self.observers = engine, checkpoints, list(observers)
         self.ledger = Ledger(self.plan)
@@ -62,7 +64,7 @@ class Federation:
                 self._tell("refused", {"step": step, "client": client, "reason": str(error)})
                 continue
             cards[client], self.memories[client] = card, memory
-        self.method.open_step(self.state, step, cards)
+        self.method.open_step(self.state, step, self.plan.rounds(step), cards)
 
     def _round(self, step: int, round: int) -> None:
         """One round, from the journal if it was already computed before an interruption."""
@@ -161,7 +163,12 @@ class Federation:
     ) -> Iterable[tuple[int, Reply]]:
         """Run one client function for several clients; replies in the clients' order."""
         futures = [
-            (k, self.engine.submit(Call(job, self.bench.visit(step, round, k), message, self.memories.get(k, Memory()))))
+            (
+                k,
+                self.engine.submit(
+                    Call(job, self.bench.visit(step, round, k), message, self.memories.get(k, Memory()))
+                ),
+            )
             for k, message in messages.items()
         ]
         return [(client, future.result()) for client, future in futures]

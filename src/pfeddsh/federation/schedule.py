@@ -56,9 +56,7 @@ class Schedule:
         """The clients of each batch, sorted; a seeded permutation decides who comes early, not size or number."""
         order = numpy_stream(self.seed, "joining").permutation(self.clients)
         ends = [sum(self.sizes[: i + 1]) for i in range(len(self.sizes))]
-        return tuple(
-            tuple(sorted(int(k) for k in order[e - s : e])) for s, e in zip(self.sizes, ends, strict=True)
-        )
+        return tuple(tuple(sorted(int(k) for k in order[e - s : e])) for s, e in zip(self.sizes, ends, strict=True))
 
     def batch(self, step: int) -> tuple[int, ...]:
         return self.batches[step - 1]

@@ -94,8 +94,8 @@ class Method:
         """State before anyone has joined."""
         raise NotImplementedError
 
-    def open_step(self, state: State, step: int, cards: dict[int, Message]) -> None:
-        """A batch of clients joins; `cards` are what they tell of themselves."""
+    def open_step(self, state: State, step: int, rounds: int, cards: dict[int, Message]) -> None:
+        """A batch of clients joins for a step of so many rounds; `cards` are what they tell of themselves."""
 
     def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         """What sampled clients get this round."""

@@ -1,85 +1,102 @@
 """pFedDSH: a hypernetwork generates every client's weights, existing clients are protected, replay improves them.
 
-The four mechanisms are in `hypernet`, `projection` or `masks`, `replay` and `embedding`; this file composes them. Where
-it departs from the paper, docs/deviations.md says why.
+The mechanisms are in `embedding`, `hypernet`, `protection` and `replay`; this file composes them. Where it departs from
+the paper, docs/deviations.md says why.
 """
 
-import warnings
 from collections.abc import Sequence
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh import embedding, hypernet, masks, projection
+from pfeddsh import embedding, gating, hypernet, masks
+from pfeddsh.consolidation import Consolidation
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Options, Task, Visit
-from pfeddsh.models.fast import cross_entropy
-from pfeddsh.models.lenet import GATES, STATISTICS
+from pfeddsh.methods.base import ClientData, Compute, Method, Options, Task, Visit
+from pfeddsh.protection import PROTECTIONS
+from pfeddsh.replay import INVERSIONS
+from pfeddsh.rng import torch_stream
 
 
 class Settings(Options):
     """Defaults are ours; the registry has the paper's configuration and the ablations as presets."""
 
     protection: Literal["projection", "gate", "snapshot", "none"] = "projection"
+    replay: Literal["ours", "paper", "off"] = "ours"
+    inversion: Literal["ours", "appendix", "sensitivity"] = "ours"
+    guard: bool = Field(True, description="clients keep the better of what they have and what they are offered")
     freeze_trunk: bool = Field(True, description="W1 and b1 train in step 1 only")
     rate: float = Field(0.7, gt=0, description="of W2 and b2: a sampled client alone moves by 2 * rate * D")
-    trunk_rate: float = Field(0.1, ge=0)
+    bias_rate: float = Field(0.7, gt=0, description="of b2")
+    trunk_rate: float = Field(0.1, ge=0, description="of W1 and b1")
     embedding_rate: float = Field(0.1, ge=0)
     embedding: Literal["both", "image", "random"] = "both"
     histogram: bool = Field(True, description="clients tell their label histogram")
     rounding: float = Field(0.0, ge=0, description="step to which a client rounds its histogram")
     noise: float = Field(0.0, ge=0, description="scale of the Laplace noise a client adds to its histogram")
+    mask_rate: float = Field(20.0, gt=0, description="of the mask logits (gate)")
+    sparsity: float = Field(0.1, ge=0, description="weight of the mean gate of free channels (gate)")
 
 
 class PFedDSH(Method):
-    """State: the hypernetwork; per client k its embedding `e/k`, `histogram/k`, `statistics/k`."""
+    """State: the hypernetwork, what the protection keeps, and for each client k `e/k`, `histogram/k`, `statistics/k`.
+
+    Upload: `delta`, served minus trained weights. Memory: statistics and the model the client has accepted.
+    """
 
     Settings = Settings
-    options: Settings
 
-    def __init__(self, task: Task, options: Settings) -> None:
+    def __init__(self, task: Task, options: Options) -> None:
         super().__init__(task, options)
+        assert isinstance(options, Settings)
+        self.settings = options
         self.cards = embedding.CardOptions(options.embedding, options.histogram, options.rounding, options.noise)
+        self.protection = PROTECTIONS[options.protection](task.model, task.seed)
+        self.consolidation = Consolidation(task.model, INVERSIONS[options.inversion], options.replay == "paper")
 
     # On the server
 
     def init(self) -> State:
-        generator = torch.Generator().manual_seed(self.task.seed)
-        net = hypernet.create(self.task.theta0, generator)
-        return State({**net, "basis": projection.empty(hypernet.HIDDEN)}, {"step": 0, "joined": {}})
+        net = hypernet.create(self.task.theta0, torch_stream(self.task.seed, "hypernetwork"))
+        return State(net, {"step": 0, "joined": {}})
 
     def expected_card(self) -> Message:
-        image = torch.zeros(1, 3, 32, 32)
-        card = embedding.describe(
-            image, torch.zeros(1, dtype=torch.int64), self.model.classes, self.cards, 0, torch.Generator()
-        )
-        return Message(card)
+        nobody = torch.zeros(1, 3, 32, 32), torch.zeros(1, dtype=torch.int64)
+        return Message(embedding.describe(*nobody, self.model.classes, self.cards, 0, torch.Generator()))
 
-    def open_step(self, state: State, step: int, cards: dict[int, Message]) -> None:
-        state.facts["step"] = step
+    def open_step(self, state: State, step: int, rounds: int, cards: dict[int, Message]) -> None:
+        state.facts |= {"step": step, "rounds": rounds, "round": 0}
         if step == 1:
             fitted = embedding.fit([card.tensors for card in cards.values()], self.cards, self.task.seed)
             state.tensors |= {f"whitening/{name}": tensor for name, tensor in fitted.items()}
-        whitening = {name[10:]: t for name, t in state.tensors.items() if name.startswith("whitening/")}
+        whitening = {name[10:]: tensor for name, tensor in state.tensors.items() if name.startswith("whitening/")}
         for client, card in cards.items():
             state[f"e/{client}"] = embedding.embed(whitening, card.tensors)
             if "histogram" in card:
                 state[f"histogram/{client}"] = card["histogram"]
             state.facts["joined"][str(client)] = step
+        self.protection.open(state, self.keys(state, list(cards)))
 
     def keys(self, state: State, clients: Sequence[int]) -> Tensor:
-        return torch.stack([hypernet.key(state.tensors, state[f"e/{k}"]) for k in clients])
+        keys = [hypernet.key(state.tensors, state[f"e/{k}"]) for k in clients]
+        return torch.stack(keys) if keys else torch.zeros(0, hypernet.HIDDEN)
+
+    def newcomers(self, state: State) -> list[int]:
+        return [int(k) for k, step in state.facts["joined"].items() if step == state.facts["step"]]
 
     def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
-        if not clients:
-            return {}
         thetas = hypernet.generate(state.tensors, self.keys(state, clients))
-        return {k: Message({"theta": theta}) for k, theta in zip(clients, thetas, strict=True)}
+        masking = {name: state[name] for name in ("logits", "used", "own") if name in state}
+        return {k: Message({"theta": theta, **masking}) for k, theta in zip(clients, thetas, strict=True)}
 
     def expected(self, download: Message) -> Message:
-        return Message({"delta": download["theta"]}, {"samples": 1})
+        moved = {"delta": download["theta"]}
+        if "logits" in download:
+            moved["logits"] = download["logits"]
+        return Message(moved, {"samples": 1})
 
     def alone(self, download: Message, upload: Message) -> Message:
         return Message({**download.tensors, "theta": download["theta"] - upload["delta"]})
@@ -87,37 +104,111 @@ class PFedDSH(Method):
     def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
         """One plain SGD step on the hypernetwork; momentum, decay or Adam would move what must not move."""
         clients = list(uploads)
-        first = state.facts["step"] == 1
         deltas = torch.stack([upload["delta"] for upload in uploads.values()])
         embeddings = torch.stack([state[f"e/{k}"] for k in clients])
-        keys = self.keys(state, clients)
         gradient = hypernet.trunk_gradient(state.tensors, embeddings, deltas)
-        bias_rate = self.options.rate
-        if self.options.protection == "projection" and not first:
-            keys, bias_rate = projection.project(state["basis"], keys), 0.0
-        hypernet.update(state.tensors, deltas, keys, self.options.rate, bias_rate)
-        if first or not self.options.freeze_trunk:
-            state["W1"].sub_(gradient["W1"], alpha=self.options.trunk_rate)
-            state["b1"].sub_(gradient["b1"], alpha=self.options.trunk_rate)
+        self.protection.write(state, deltas, self.keys(state, clients), self.settings.rate, self.settings.bias_rate)
+        if state.facts["step"] == 1 or not self.settings.freeze_trunk:
+            state["W1"].sub_(gradient["W1"], alpha=self.settings.trunk_rate)
+            state["b1"].sub_(gradient["b1"], alpha=self.settings.trunk_rate)
         for client, slope in zip(clients, gradient["embeddings"], strict=True):
-            state[f"e/{client}"].sub_(slope, alpha=self.options.embedding_rate)
+            state[f"e/{client}"].sub_(slope, alpha=self.settings.embedding_rate)
+        state.facts["round"] += 1
+        if "logits" in state:
+            self.protection.learn_masks(state, torch.stack([upload["logits"] for upload in uploads.values()]))
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         for client, report in reports.items():
             state[f"statistics/{client}"] = report["statistics"]
-        newcomers = [int(k) for k, step in state.facts["joined"].items() if step == state.facts["step"]]
-        state["basis"] = projection.extend(state["basis"], self.keys(state, newcomers))
+        newcomers = self.newcomers(state)
+        self.protection.close(state, newcomers, self.keys(state, newcomers))
+
+    def originals(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
+        """The models of these clients as of their own step."""
+        thetas = self.protection.originals(state, clients, self.keys(state, clients))
+        models = {k: Message({"theta": theta}) for k, theta in zip(clients, thetas, strict=True)}
+        for client, model in models.items():
+            if (mask := self.protection.mask(state, client)) is not None:
+                model["mask"] = mask
+        return models
+
+    def replay(self, state: State, compute: Compute) -> dict[int, Message]:
+        """Existing clients are served the consolidated model; newcomers are only offered it."""
+        if self.settings.replay == "off" or state.facts["step"] == 1:
+            return {}
+        clients = [int(k) for k in state.facts["joined"]]
+        offers = self.consolidation.run(state, self.originals(state, clients), self.newcomers(state), compute)
+        existing = set(clients) - set(self.newcomers(state))
+        state.tensors |= {f"replayed/{k}": offers[k]["theta"][self.model.dense] for k in existing}
+        return offers
+
+    def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
+        models = self.originals(state, clients)
+        for client, model in models.items():
+            if f"replayed/{client}" in state:
+                model["theta"][self.model.dense] = state[f"replayed/{client}"]
+        return models
+
+    def capacity(self, state: State) -> dict[str, dict[str, int]] | None:
+        return self.protection.usage(state)
+
+    # Server jobs, run wherever there is a free core
+
+    def invert(self, message: Message, visit: Visit) -> Message:
+        return self.consolidation.invert(message, visit.generator("invert"))
+
+    def listen(self, message: Message, visit: Visit) -> Message:
+        return self.consolidation.listen(message)
+
+    def study(self, message: Message, visit: Visit) -> Message:
+        return self.consolidation.study(message, visit.generator("study"))
 
     # At the client
 
     def card(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
-        images, labels = data.train
-        card = embedding.describe(
-            images, labels, self.model.classes, self.cards, self.task.seed, visit.generator("card")
-        )
+        own = visit.generator("card")
+        card = embedding.describe(*data.train, self.model.classes, self.cards, self.task.seed, own)
         return Message(card), memory
 
     def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         theta = message["theta"].clone()
-        facts = self.train(theta, data, visit)
-        return Message({"delta": message["theta"] - theta}, facts), memory
+        if "logits" not in message:
+            facts = self.train(theta, data, visit)
+            return Message({"delta": message["theta"] - theta}, facts), memory
+        images, labels = data.train
+        logits, loss = gating.train(
+            self.trainer, theta, message["logits"], message["used"], message.tensors.get("own"), images, labels,
+            visit.batches(len(labels)), visit.lr, visit.momentum, masks.scale(visit.round, visit.rounds),
+            self.settings.mask_rate, self.settings.sparsity,
+        )  # fmt: skip
+        moved = {"delta": message["theta"] - theta, "logits": logits}
+        return Message(moved, {"samples": len(labels), "loss": loss}), memory
+
+    def gates(self, message: Message) -> Tensor | None:
+        return message["mask"].float() if "mask" in message else None
+
+    def settle(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        report, memory = super().settle(message, data, memory, visit)
+        memory["theta"] = message["theta"]
+        return report, memory
+
+    def receive(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        """The guard: by a forward pass on its own data, the client keeps the better of what it has and the offer."""
+        images, labels = data.train
+        losses = []
+        for theta in (memory["theta"], message["theta"]):
+            with torch.inference_mode():
+                logits = self.model.forward(theta, images, memory["statistics"], self.gates(message))
+                losses.append(float(F.cross_entropy(logits, labels)))
+        accepted = losses[1] < losses[0]
+        kept = {"theta": message["theta"]} if accepted else {}
+        return Message(facts={"accepted": accepted}), Memory({**memory.tensors, **kept}, memory.facts)
+
+    def score(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        """Both rules: with the guard the model the client has kept, without it the one the server would serve."""
+        models = {"guarded": memory["theta"], "unguarded": message["theta"]}
+        gates = self.gates(message)
+        correct = {k: self.correct(theta, data.test, memory["statistics"], gates) for k, theta in models.items()}
+        chosen, other = ("guarded", "unguarded") if self.settings.guard else ("unguarded", "guarded")
+        facts = {"correct": {"acc": correct[chosen], f"acc_{other}": correct[other]}, "count": len(data.test[1])}
+        return Message(facts=facts), memory

@@ -54,7 +54,7 @@ class LeNet:
 
     @property
     def size(self) -> int:
-        return self.slices["fc3.bias"].stop
+        return sum(math.prod(shape) for shape in self.shapes.values())
 
     @property
     def body(self) -> slice:

@@ -30,7 +30,8 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; free some space or choose another place") from error
+        why = error.strerror or error
+        raise UserError(f"cannot write {path}: {why}; free some space or choose another place") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -47,7 +48,7 @@ def digest(record: Record) -> str:
         tensor = record.tensors[name].contiguous()
         sha.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         if tensor.numel():
-            sha.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+            sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()
 
 

@@ -11,7 +11,7 @@ import torch
 from pfeddsh.config import Config
 from pfeddsh.data.datasets import Dataset
 from pfeddsh.federation.schedule import Schedule
-from pfeddsh.results.metrics import summary
+from pfeddsh.results.metrics import retroactive_improvement, summary
 
 SCHEMA = 1
 
@@ -32,7 +32,8 @@ class Ledger:
         self.capacity: list[dict[str, dict[str, int]] | None] = []
         self.local: list[float | None] = [None] * plan.clients
         self.absent: dict[int, str] = {}
-        self.totals: dict[str, float] = dict.fromkeys(("rounds", "visits", "refused", "down", "up", "seconds", "server"), 0)
+        counted = ("rounds", "visits", "refused", "down", "up", "seconds", "server")
+        self.totals: dict[str, float] = dict.fromkeys(counted, 0)
         self.replay_seconds: list[float] = []
 
     def turn_away(self, client: int, reason: str) -> None:
@@ -72,7 +73,7 @@ class Ledger:
         own = [a for k in self.plan.batch(step) if (a := row[k]) is not None]
         return {
             "accuracy": sum(own) / len(own) if own else None,
-            "ri": summary(self.acc, self.batch, self.local)["ri"][-1],
+            "ri": retroactive_improvement(self.acc, self.batch)[-1],
             "replay_seconds": self.replay_seconds[-1],
         }
 
@@ -122,7 +123,7 @@ class Ledger:
             "capacity": self.capacity,
             "accepted": self.accepted,
             **self.siblings,
-            "refused": {"uploads": int(self.totals["refused"]), "clients": {str(k): why for k, why in self.absent.items()}},
+            "refused": {"uploads": int(self.totals["refused"]), "clients": {str(k): v for k, v in self.absent.items()}},
             "options": config.options,
             "environment": environment(dataset),
         }

@@ -1,0 +1,49 @@
+"""Local training under masks: weights and mask logits together, neither able to touch what earlier steps use."""
+
+import torch
+from torch import Tensor
+
+from pfeddsh import masks
+from pfeddsh.models.fast import Trainer, cross_entropy
+
+
+@torch.no_grad()
+def train(
+    trainer: Trainer,
+    theta: Tensor,
+    logits: Tensor,
+    used: Tensor,
+    own: Tensor | None,
+    images: Tensor,
+    labels: Tensor,
+    batches: list[Tensor],
+    lr: float,
+    momentum: float,
+    scale: float,
+    mask_rate: float,
+    sparsity: float,
+) -> tuple[Tensor, float]:
+    """Train `theta` in place; returns the new logits and the mean loss.
+
+    While masks are soft (`own` is None) the logits follow the loss plus `sparsity` times the mean gate of free
+    channels. Which gradients pass (Eq. 11) is decided once a visit, from the gates at full scale.
+    """
+    model = trainer.model
+    passing = masks.gradient_gate(model, used, logits > 0 if own is None else own)
+    fixed = None if own is None else masks.union(used, own).float()
+    velocity = torch.zeros_like(theta)
+    losses = []
+    for batch in batches:
+        if len(batch) < 2:
+            continue
+        gate = masks.gates(logits, scale, used) if fixed is None else fixed
+        loss, d = cross_entropy(trainer.forward(theta, images[batch], gate), labels[batch])
+        gradient = trainer.backward(d).mul_(passing)
+        velocity.mul_(momentum).add_(gradient)
+        theta.sub_(velocity, alpha=lr)
+        if fixed is None:
+            _, pressure = masks.sparsity(gate, used)
+            pull = trainer.d_gates + sparsity * pressure
+            logits = masks.move(logits, masks.logit_gradient(pull, logits, scale, used), mask_rate)
+        losses.append(loss)
+    return logits, float(torch.stack(losses).mean()) if losses else 0.0

@@ -1,0 +1,142 @@
+"""How existing clients are protected while newcomers train the hypernetwork they share.
+
+All protections freeze the trunk and the keys of existing clients (the method does that); they differ in where newcomers
+may write. State is the method's: named tensors, `joined` in the facts says in which step each client came.
+"""
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pfeddsh import capacity, hypernet, masks, projection
+from pfeddsh.messages import State
+from pfeddsh.models.lenet import GATES, LeNet
+from pfeddsh.rng import torch_stream
+
+
+class Nothing:
+    """No protection: the control that shows the problem."""
+
+    def __init__(self, model: LeNet, seed: int) -> None:
+        self.model, self.seed = model, seed
+
+    def open(self, state: State, keys: Tensor) -> None:
+        """A batch with these keys joins; `step` in the facts is already theirs."""
+
+    def write(self, state: State, deltas: Tensor, keys: Tensor, rate: float, bias_rate: float) -> None:
+        """Let the hypernetwork learn from a round: served minus trained weights, and the keys of who sent them."""
+        hypernet.update(state.tensors, deltas, keys, rate, bias_rate)
+
+    def learn_masks(self, state: State, logits: Tensor) -> None:
+        """Take over what clients made of the mask logits in a round (one row a client)."""
+
+    def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
+        """The step is over: from here on its clients are existing ones."""
+
+    def originals(self, state: State, clients: Sequence[int], keys: Tensor) -> Tensor:
+        """The weights of these clients as of their own step, as far as the protection holds."""
+        return hypernet.generate(state.tensors, keys)
+
+    def mask(self, state: State, client: int) -> Tensor | None:
+        """The channels this client's model is served with; None for all of them."""
+        return None
+
+    def usage(self, state: State) -> dict[str, dict[str, int]] | None:
+        """Channels in use after the step just closed."""
+        return None
+
+
+class Projection(Nothing):
+    """Ours: newcomers write only to directions orthogonal to the keys of existing clients, in every row.
+
+    When those directions are exhausted the gate takes over with every channel taken: the rows are closed, and
+    newcomers learn through their own embeddings alone, which moves nobody else.
+    """
+
+    def open(self, state: State, keys: Tensor) -> None:
+        if state.facts["step"] == 1:
+            state["basis"] = projection.empty(hypernet.HIDDEN)
+        elif reason := projection.exhausted(state["basis"], keys):
+            state.facts["exhausted"] = True
+            warnings.warn(
+                f"projection is exhausted: {reason}. The gate takes over: newcomers learn by their embeddings only",
+                stacklevel=2,
+            )
+
+    def write(self, state: State, deltas: Tensor, keys: Tensor, rate: float, bias_rate: float) -> None:
+        if state.facts["step"] == 1:
+            super().write(state, deltas, keys, rate, bias_rate)
+        elif not state.facts.get("exhausted"):
+            hypernet.update(state.tensors, deltas, projection.project(state["basis"], keys), rate, bias_rate=0.0)
+
+    def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
+        state["basis"] = projection.extend(state["basis"], keys)
+
+
+class Snapshot(Nothing):
+    """The honest control: the server keeps every existing client's weights, 242 KiB each, and protects nothing else."""
+
+    def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
+        weights = super().originals(state, newcomers, keys)
+        state.tensors |= {f"kept/{k}": theta for k, theta in zip(newcomers, weights.unbind(), strict=True)}
+
+    def originals(self, state: State, clients: Sequence[int], keys: Tensor) -> Tensor:
+        generated = super().originals(state, clients, keys)
+        return torch.stack([state.tensors.get(f"kept/{k}", own) for k, own in zip(clients, generated, strict=True)])
+
+
+class Gate(Nothing):
+    """The paper: each step takes channels of its own, and what lies between channels taken earlier stays as it is."""
+
+    def open(self, state: State, keys: Tensor) -> None:
+        step = state.facts["step"]
+        if step == 1:
+            state["used"] = torch.zeros(GATES, dtype=torch.bool)
+        state["logits"] = masks.initial_logits(state["used"], torch_stream(self.seed, step, "logits"))
+        state.tensors.pop("own", None)
+
+    def write(self, state: State, deltas: Tensor, keys: Tensor, rate: float, bias_rate: float) -> None:
+        """The clients have gated their gradients; the server does so again, so that no upload can break the promise."""
+        gate = masks.gradient_gate(self.model, state["used"], self.hard(state)) > 0
+        hypernet.update(state.tensors, deltas, keys, rate, bias_rate, gate)
+
+    def learn_masks(self, state: State, logits: Tensor) -> None:
+        """Logits follow the clients while masks are soft; then the best become the step's mask, once and for all."""
+        if "own" in state:
+            return
+        state["logits"] = logits.mean(0)
+        if not masks.is_soft(state.facts["round"], state.facts["rounds"]):
+            state["own"] = masks.select(state["logits"], state["used"])
+
+    def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
+        state["own"] = self.hard(state)
+        state["before"], state["used"] = state["used"], masks.union(state["used"], state["own"])
+        state[f"mask/{state.facts['step']}"] = state["used"]
+
+    def originals(self, state: State, clients: Sequence[int], keys: Tensor) -> Tensor:
+        """Weights with an end outside the client's own mask cannot matter to it and are served as zeros."""
+        thetas = hypernet.generate(state.tensors, keys)
+        for theta, client in zip(thetas, clients, strict=True):
+            if (mask := self.mask(state, client)) is not None:
+                theta.mul_(masks.reached(self.model, mask))
+        return thetas
+
+    def mask(self, state: State, client: int) -> Tensor | None:
+        return state.tensors.get(f"mask/{state.facts['joined'][str(client)]}")
+
+    def hard(self, state: State) -> Tensor:
+        """The step's own mask: fixed in the last rounds, until then what the logits say at full scale."""
+        return state.tensors.get("own", state["logits"] > 0)
+
+    def usage(self, state: State) -> dict[str, dict[str, int]]:
+        return capacity.usage(state["own"], state["before"])
+
+
+PROTECTIONS: dict[str, type[Nothing]] = {
+    "projection": Projection,
+    "gate": Gate,
+    "snapshot": Snapshot,
+    "none": Nothing,
+}

@@ -1,0 +1,85 @@
+"""What the tests share: a tiny configuration, finished runs of it, and comparisons that leave out the clock."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from pfeddsh.config import Config, build
+from pfeddsh.federation.run import run
+from pfeddsh.results.files import read_record
+
+TINY: dict[str, Any] = {
+    "schedule": "6+2x2",
+    "rounds_first": 6,
+    "rounds_later": 4,
+    "sample_fraction": 0.4,
+    "engine": "serial",
+    "workers": 2,
+}
+BASIC = ("fedavg", "fedper", "local")
+
+
+class Run(NamedTuple):
+    """A finished run: its folder and what results.json says."""
+
+    out: Path
+    results: dict[str, Any]
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in events(self.out) if event["event"] == kind]
+
+
+def tiny(method: str = "fedavg", **changes: Any) -> Config:
+    """Ten clients of the embedded digits in three steps: a second or two of work."""
+    return build({"method": method, **TINY, **changes})
+
+
+def comparable(results: dict[str, Any]) -> dict[str, Any]:
+    """Results without what may differ between two runs of the same configuration."""
+    return {key: value for key, value in results.items() if key not in ("seconds", "environment")}
+
+
+def events(out: Path) -> list[dict[str, Any]]:
+    """The events of a run, without the clock."""
+    lines = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if "seconds" not in key} for line in lines]
+
+
+def final_tensors(out: Path) -> dict[str, Tensor]:
+    """State and memories at the end of a run."""
+    return read_record(max((out / "state").glob("snapshot-*.safetensors"))).tensors
+
+
+def assert_same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert tensor.dtype == other[name].dtype
+        assert torch.equal(tensor, other[name]), name
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory):
+    """Tests, and the processes they start, leave the user's cache alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PFEDDSH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """Finished serial runs of the tiny configuration, computed once; tests must not write into their folders."""
+    finished: dict[str, Run] = {}
+
+    def get(method: str = "fedavg", **changes: Any) -> Run:
+        config = tiny(method, **changes)
+        if config.toml() not in finished:
+            out = tmp_path_factory.mktemp("reference") / "run"
+            finished[config.toml()] = Run(out, run(config, out))
+        return finished[config.toml()]
+
+    return get

@@ -1,0 +1,118 @@
+"""Engines: the same bits whoever does the work, and errors that say where they arose."""
+
+import os
+import signal
+
+import pytest
+import torch
+from conftest import BASIC, assert_same_bits, comparable, events, final_tensors, tiny
+
+from pfeddsh.federation import engines
+from pfeddsh.federation.run import run
+from pfeddsh.federation.workbench import CONTROL, Call, Workbench
+from pfeddsh.messages import Memory, Message
+from pfeddsh.methods.fedavg import FedAvg
+
+
+@pytest.fixture(scope="module")
+def bench():
+    return Workbench(tiny())
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """The worker processes started during the test."""
+    started = []
+
+    class Recorded(engines.Worker):
+        def __init__(self, config):
+            super().__init__(config)
+            started.append(self._process)
+
+    monkeypatch.setattr(engines, "Worker", Recorded)
+    return started
+
+
+@pytest.mark.parametrize("method", BASIC)
+def test_a_pool_gives_the_same_bits_as_one_process(method, reference, tmp_path, workers):
+    serial = reference(method)
+    results = run(tiny(method, engine="pool"), tmp_path / "run")
+    assert len(workers) == 2
+    assert comparable(results) == comparable(serial.results)
+    assert_same_bits(final_tensors(tmp_path / "run"), final_tensors(serial.out))
+    assert events(tmp_path / "run") == events(serial.out)
+    assert all(worker.poll() == 0 for worker in workers)
+
+
+def test_a_killed_worker_is_replaced_and_the_bits_stay_the_same(reference, tmp_path, workers):
+    class Killer:
+        def event(self, kind, facts):
+            if (kind, facts["step"], facts.get("round")) == ("round", 1, 1):
+                os.kill(workers[0].pid, signal.SIGKILL)
+
+    results = run(tiny("fedper", engine="pool"), tmp_path / "run", [Killer()])
+    assert len(workers) == 3
+    assert comparable(results) == comparable(reference("fedper").results)
+
+
+def test_an_error_in_a_worker_carries_the_call_and_the_workers_traceback(bench):
+    pool = engines.Pool(tiny(engine="pool", workers=1))
+    try:
+        good = Call("local", bench.visit(2, 3, 5), Message({"theta": bench.task.theta0}))
+        bad = Call("local", bench.visit(2, 3, 5), Message({"theta": torch.zeros(4)}))
+        failed, worked = pool.submit(bad), pool.submit(good)
+        with pytest.raises(engines.WorkerError, match=r"local, step 2, round 3, client 5 failed in a worker") as error:
+            failed.result()
+        assert "Traceback" in str(error.value)
+        assert "KeyError: 'theta'" in str(error.value)
+        upload, _ = worked.result()
+        assert upload.facts["samples"] == len(bench.parts.train[5])
+    finally:
+        pool.close()
+
+
+def test_an_error_in_the_serial_engine_says_where_it_arose_and_what_was_given(tmp_path, monkeypatch):
+    def fails(self, message, data, memory, visit):
+        if (visit.step, visit.round) == (2, 1):
+            raise ZeroDivisionError("no images")
+        return FedAvg_local(self, message, data, memory, visit)
+
+    FedAvg_local = FedAvg.local
+    monkeypatch.setattr(FedAvg, "local", fails)
+    with pytest.raises(ZeroDivisionError, match="no images") as error:
+        run(tiny(), tmp_path / "run")
+    client = tiny().plan().cohort(2, 1)[0]
+    (note,) = error.value.__notes__
+    assert f"local, step 2, round 1, client {client}" in note
+    assert "theta[62006]" in note
+    assert "memory (nothing)" in note
+    assert not (tmp_path / "run" / "results.json").exists()
+
+
+def test_serial_background_work_waits_until_it_is_asked_for(bench):
+    engine = engines.Serial(bench)
+    call = Call(CONTROL, bench.visit(1, 0, bench.plan.batch(1)[0]))
+    future = engine.submit(call, background=True)
+    assert not future.done()
+    reply, _ = future.result()
+    assert reply.facts["count"] == len(bench.parts.test[bench.plan.batch(1)[0]])
+    assert future.done()
+
+
+def test_a_call_survives_packing(bench):
+    call = Call("local", bench.visit(2, 1, 7), Message({"theta": torch.ones(3)}), Memory({"head": torch.zeros(2)}))
+    again = engines.unpack(engines.pack(call))
+    assert (again.job, again.visit) == (call.job, call.visit)
+    assert_same_bits(again.message.tensors, call.message.tensors)
+    assert_same_bits(again.memory.tensors, call.memory.tensors)
+
+
+def test_work_depends_on_what_it_is_given_and_not_on_what_was_done_before(bench):
+    engine = engines.Serial(bench)
+    calls = [Call("local", bench.visit(1, 0, k), Message({"theta": bench.task.theta0})) for k in bench.plan.batch(1)[:2]]
+    there = [engine.submit(call).result()[0] for call in calls]
+    back = [engine.submit(call).result()[0] for call in reversed(calls)]
+    for one, other in zip(there, reversed(back), strict=True):
+        assert_same_bits(one.tensors, other.tensors)
+        assert one.facts == other.facts
+    assert not torch.equal(there[0]["theta"], bench.task.theta0)
