@@ -1,7 +1,7 @@
 """What the tests share: a tiny configuration, finished runs of it, and comparisons that leave out the clock."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +63,7 @@ def assert_same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory):
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests, and the processes they start, leave the user's cache alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PFEDDSH_CACHE", str(tmp_path_factory.mktemp("cache")))

@@ -16,7 +16,11 @@ from pfeddsh.methods.fedavg import FedAvg
 
 @pytest.fixture(scope="module")
 def bench():
-    return Workbench(tiny())
+    """Data and method of the tiny run, with one thread as in a run."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield Workbench(tiny())
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -59,7 +63,7 @@ def test_an_error_in_a_worker_carries_the_call_and_the_workers_traceback(bench):
     pool = engines.Pool(tiny(engine="pool", workers=1))
     try:
         good = Call("local", bench.visit(2, 3, 5), Message({"theta": bench.task.theta0}))
-        bad = Call("local", bench.visit(2, 3, 5), Message({"theta": torch.zeros(4)}))
+        bad = Call("local", bench.visit(2, 3, 5), Message({"tehta": bench.task.theta0}))
         failed, worked = pool.submit(bad), pool.submit(good)
         with pytest.raises(engines.WorkerError, match=r"local, step 2, round 3, client 5 failed in a worker") as error:
             failed.result()
@@ -72,12 +76,13 @@ def test_an_error_in_a_worker_carries_the_call_and_the_workers_traceback(bench):
 
 
 def test_an_error_in_the_serial_engine_says_where_it_arose_and_what_was_given(tmp_path, monkeypatch):
+    good = FedAvg.local
+
     def fails(self, message, data, memory, visit):
         if (visit.step, visit.round) == (2, 1):
             raise ZeroDivisionError("no images")
-        return FedAvg_local(self, message, data, memory, visit)
+        return good(self, message, data, memory, visit)
 
-    FedAvg_local = FedAvg.local
     monkeypatch.setattr(FedAvg, "local", fails)
     with pytest.raises(ZeroDivisionError, match="no images") as error:
         run(tiny(), tmp_path / "run")
@@ -109,7 +114,9 @@ def test_a_call_survives_packing(bench):
 
 def test_work_depends_on_what_it_is_given_and_not_on_what_was_done_before(bench):
     engine = engines.Serial(bench)
-    calls = [Call("local", bench.visit(1, 0, k), Message({"theta": bench.task.theta0})) for k in bench.plan.batch(1)[:2]]
+    calls = [
+        Call("local", bench.visit(1, 0, k), Message({"theta": bench.task.theta0})) for k in bench.plan.batch(1)[:2]
+    ]
     there = [engine.submit(call).result()[0] for call in calls]
     back = [engine.submit(call).result()[0] for call in reversed(calls)]
     for one, other in zip(there, reversed(back), strict=True):

@@ -36,7 +36,7 @@ def test_a_schedule_is_read_as_batch_sizes(text, sizes):
     "text", ["", "80+", "+20", "80++20", "80-20", "80+x5", "80+4x", "80+0", "0x5", "3x0", "1.5", "-3"]
 )
 def test_an_unreadable_schedule_is_quoted_with_an_example(text):
-    with pytest.raises(UserError, match="cannot read .* write for instance 80"):
+    with pytest.raises(UserError, match=r"cannot read .* write for instance 80"):
         parse(text)
 
 

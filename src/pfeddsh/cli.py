@@ -3,11 +3,14 @@
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pfeddsh.config import build, override, read
@@ -63,7 +66,7 @@ def run(
     config = _config(file, set_, dataset=dataset, method=method, schedule=schedule, seed=seed, data_dir=data_dir)
     stem = f"{config.method}-{Path(config.dataset).stem}-{config.schedule}-seed{config.seed}"
     out = out or Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    with ProgressLine(config.plan(), config.method, console) as line:
+    with _resumable(out), ProgressLine(config.plan(), config.method, console) as line:
         results = start(config, out, [line])
     _finish(results, out)
 
@@ -77,9 +80,19 @@ def resume(folder: Annotated[Path, typer.Argument(help="the run directory")]) ->
     if not (folder / "config.toml").exists():
         raise UserError(f"{folder} holds no run: there is no config.toml in it")
     config = build(read(folder / "config.toml"), str(folder / "config.toml"))
-    with ProgressLine(config.plan(), config.method, console) as line:
+    with _resumable(folder), ProgressLine(config.plan(), config.method, console) as line:
         results = again(folder, [line])
     _finish(results, folder)
+
+
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Ctrl-C ends with how to go on; typer would swallow it on the way to `main`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"interrupted; `pfeddsh resume {out}` continues from here", soft_wrap=True)
+        raise typer.Exit(130) from None
 
 
 def _finish(results: dict[str, Any], out: Path) -> None:
@@ -134,12 +147,11 @@ def data_show(
 
 def main() -> None:
     """Run the command line; a user's mistake ends with its explanation, not with a traceback."""
-    warnings.showwarning = lambda message, *_: console.print(f"[yellow]warning:[/] {message}", soft_wrap=True)
+    warnings.showwarning = lambda message, *_: console.print(
+        f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True
+    )
     try:
         app(standalone_mode=True)
     except UserError as error:
-        Console(stderr=True).print(f"[red]error:[/] {error}", soft_wrap=True, highlight=False)
+        Console(stderr=True).print("[red]error:[/]", escape(str(error)), soft_wrap=True, highlight=False)
         sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; `pfeddsh resume DIR` continues from here")
-        sys.exit(130)

@@ -30,12 +30,12 @@ class Config(BaseModel):
     schedule: str = Field("80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2")
     seed: int = Field(0, ge=0)
     partition: str = Field("dirichlet", description="dirichlet, iid, or classes=k")
-    alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; smaller is more skewed")
+    alpha: float = Field(0.1, gt=0, allow_inf_nan=False, description="Dirichlet concentration; smaller is more skewed")
     rounds_first: int = Field(200, ge=1)
     rounds_later: int = Field(100, ge=1)
     sample_fraction: float = Field(0.05, gt=0, le=1)
     local_epochs: int = Field(1, ge=1)
-    lr: float = Field(0.01, ge=0)
+    lr: float = Field(0.01, ge=0, allow_inf_nan=False)
     momentum: float = Field(0.9, ge=0, lt=1)
     batch_size: int = Field(32, ge=2)
     later: Literal["newcomers", "frozen", "everyone"] = Field(
@@ -52,10 +52,11 @@ class Config(BaseModel):
     @classmethod
     def _defaults(cls, values: Any) -> Any:
         """Presets of the method and the small protocol of the digits fill in what is not given."""
-        if not isinstance(values, dict):
+        if not isinstance(values, dict) or not isinstance(values.get("method", ""), str):
             return values
-        if values.get("dataset", "digits") == "digits":
-            values = DEMO | values
+        if not isinstance(values.get("options", {}), dict):
+            return values
+        values = (DEMO if values.get("dataset", "digits") == "digits" else {}) | values
         from pfeddsh.methods import registry  # the registry imports the methods, which need not know the config
 
         entry = registry.find(values.get("method", "fedper"))
@@ -95,13 +96,15 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
 def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     """Apply `key=value` and `options.key=value` from the command line; values are TOML, bare words are strings."""
-    result = {**values, "options": dict(values.get("options", {}))}
+    result = dict(values)
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals:
@@ -112,7 +115,8 @@ def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
             value = text
         group, dot, name = key.strip().partition(".")
         if dot and group == "options":
-            result["options"][name] = value
+            options = result.get("options", {})
+            result["options"] = {**options, name: value} if isinstance(options, dict) else options
         else:
             result[key.strip()] = value
     return result

@@ -24,7 +24,7 @@ from pfeddsh.rng import torch_stream
 FEATURES = 32
 CHUNK = 32  # images in one forward pass: their activations fit in the cache
 WEIGHTS = {"histogram": 0.8, "image": 0.2}  # of each part in the variance of the projected data
-SIGNATURE = 0.1  # share of the signature in the variance of the embedding
+SIGNATURE = 0.3  # share of the signature in the variance of the embedding
 SHORTEST, LONGEST = 0.5, 2.0  # of an embedding, in units of sqrt(32): no client is silent, no outlier loud
 
 

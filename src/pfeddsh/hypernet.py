@@ -1,8 +1,8 @@
 """The hypernetwork: a client's embedding e becomes a key h, and the key the client's weights theta.
 
-h = normalise(relu(W1 e + b1)) and theta = b2 + W2 h. With ||h|| = 1 the server's step has a meaning: W2 -= eta D h^T
-and b2 -= eta D move the client by 2 eta D. W2 is large (127 MB for LeNet-5), so it is only ever multiplied or changed
-in place by a rank-m product; its gradient is never formed and autograd never sees it.
+h = normalise(relu(W1 e + b1)) and theta = b2 + W2 h. With ||h|| = 1 the server's step has a meaning: W2 -= rate D h^T
+moves the client by rate D, however large its embedding. W2 is large (127 MB for LeNet-5), so it is only ever multiplied
+or changed in place by a rank-m product; its gradient is never formed and autograd never sees it.
 """
 
 import math
@@ -68,15 +68,16 @@ def update(
     bias_rate: float,
     gate: Tensor | None = None,
 ) -> None:
-    """One plain SGD step in place: W2 -= rate * mean_c D_c h_c^T and b2 -= bias_rate * mean_c D_c.
+    """One plain SGD step in place: W2 -= rate * sum_c D_c h_c^T and b2 -= bias_rate * mean_c D_c.
 
-    `deltas` are served minus trained weights (m x P), `keys` what they are written to (m x hidden). Rows of W2 and b2
-    whose `gate` (one boolean per parameter) is false keep their bits: their deltas become exact zeros, even if a
-    client has sent something that is not a number.
+    A key is nearly a client's own, so each client writes its whole update there; the bias is everyone's and takes the
+    mean. `deltas` are served minus trained weights (m x P), `keys` what they are written to (m x hidden). Rows of W2
+    and b2 whose `gate` (one boolean per parameter) is false keep their bits: their deltas become exact zeros, even if
+    a client has sent something that is not a number.
     """
     if gate is not None:
         deltas = torch.where(gate, deltas, 0.0)
-    params["W2"].addmm_(deltas.t(), keys, alpha=-rate / len(keys))
+    params["W2"].addmm_(deltas.t(), keys, alpha=-rate)
     if bias_rate:
         params["b2"].add_(deltas.mean(0), alpha=-bias_rate)
 

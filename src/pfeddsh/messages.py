@@ -37,8 +37,7 @@ class Record:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def encode(self) -> bytes:
-        tensors = {name: tensor.contiguous() for name, tensor in self.tensors.items()}
-        return safetensors.torch.save(tensors, {"facts": json.dumps(self.facts)})
+        return safetensors.torch.save(separate(self.tensors), {"facts": json.dumps(self.facts)})
 
     @staticmethod
     def decode(data: bytes) -> "Record":
@@ -58,6 +57,18 @@ class Record:
         return ", ".join(parts + [f"{key}={str(value)[:40]}" for key, value in self.facts.items()]) or "nothing"
 
 
+def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors that share no memory, as safetensors wants them."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        tensor = tensor.contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        result[name] = tensor.clone() if storage in seen else tensor
+        seen.add(storage)
+    return result
+
+
 Message = Record
 State = Record
 Memory = Record
@@ -68,7 +79,10 @@ class BadMessage(Exception):
 
 
 def check(message: Message, like: Message) -> None:
-    """Refuse a message whose names, shapes, types or values are not those of the template `like`."""
+    """Refuse a message whose names, shapes or types are not those of the template `like`, or whose values are absurd.
+
+    A number among the template's facts is the least that is accepted: `samples` 1 asks for one sample or more.
+    """
     if missing := like.tensors.keys() - message.tensors.keys():
         raise BadMessage(f"missing tensor {', '.join(sorted(missing))}")
     if surplus := message.tensors.keys() - like.tensors.keys():
@@ -86,8 +100,8 @@ def check(message: Message, like: Message) -> None:
     for name, expected in like.facts.items():
         value = message.facts[name]
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if isinstance(expected, int | float) and not (number and 0 <= value < 1e12):
-            raise BadMessage(f"fact {name} is {value!r}, expected a number that is not negative")
+        if isinstance(expected, int | float) and not (number and expected <= value < 1e12):
+            raise BadMessage(f"fact {name} is {value!r}, expected a number, at least {expected}")
 
 
 def bundle(parts: Mapping[str, Record]) -> Record:

@@ -113,7 +113,7 @@ class Gate(Nothing):
     def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
         state["own"] = self.hard(state)
         state["before"], state["used"] = state["used"], masks.union(state["used"], state["own"])
-        state[f"mask/{state.facts['step']}"] = state["used"]
+        state[f"mask/{state.facts['step']}"] = state["used"].clone()
 
     def originals(self, state: State, clients: Sequence[int], keys: Tensor) -> Tensor:
         """Weights with an end outside the client's own mask cannot matter to it and are served as zeros."""

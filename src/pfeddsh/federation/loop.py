@@ -4,6 +4,7 @@ It knows neither what a method does nor where calls run. Everything it holds can
 journal, so a resumed run takes the same path through this file as one that was never interrupted.
 """
 
+import math
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -83,6 +84,8 @@ class Federation:
         facts = recorded["facts"].facts
         facts["server_seconds"] += time.perf_counter() - began
         self.ledger.add_round(facts)
+        for client, reason in facts["refused"].items():
+            self._tell("refused", {"step": step, "round": round, "client": int(client), "reason": reason})
         self._tell("round", facts)
 
     def _train(self, step: int, round: int) -> dict[str, Record]:
@@ -101,11 +104,11 @@ class Federation:
                 check(upload, self.method.expected(downloads[client]))
             except BadMessage as error:
                 facts["refused"][str(client)] = str(error)
-                self._tell("refused", {"step": step, "round": round, "client": client, "reason": str(error)})
                 continue
             parts[f"upload/{client}"], parts[f"memory/{client}"] = upload, memory
             samples += upload.facts["samples"]
-            losses.append(upload.facts.get("loss", 0.0))
+            loss = upload.facts.get("loss")
+            losses += [loss] if isinstance(loss, float) and math.isfinite(loss) else []  # told, not trusted
         facts |= {
             "loss": sum(losses) / len(losses) if losses else None,
             "samples": samples,
@@ -121,7 +124,12 @@ class Federation:
         settling = [k for k in self.plan.participants(step) if k not in self.ledger.absent]
         reports = {}
         for client, (report, memory) in self._everyone("settle", self._served(settling), step):
-            reports[client], self.memories[client] = report, memory
+            self.memories[client] = memory
+            try:
+                check(report, self.method.expected_report())
+                reports[client] = report
+            except BadMessage as error:
+                self._tell("refused", {"step": step, "client": client, "reason": f"report refused: {error}"})
         if not self._frozen(step):
             self.method.close_step(self.state, reports)
         before = self._evaluate(step)

@@ -22,7 +22,7 @@ class EventLog:
             for line in path.read_text().splitlines():
                 try:
                     event = json.loads(line)
-                    moment = (event["step"], event.get("round", 10**9))
+                    moment = (event["step"], event.get("round", 10**9 if event["event"] == "step" else -1))
                 except (ValueError, KeyError):
                     continue  # the line that was being written when the run was killed
                 if moment < restored:

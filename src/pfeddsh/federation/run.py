@@ -21,12 +21,15 @@ from pfeddsh.results.files import locked, write_text
 
 def run(config: Config, out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
     """Run a configuration into a new folder and return the content of its results.json."""
-    if (out / "config.toml").exists():
-        raise UserError(f"{out} already holds a run; continue it with `pfeddsh resume {out}` or choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
     bench = Workbench(config)  # before anything is written: a mistake in the configuration leaves no trace
-    write_text(out / "config.toml", config.toml())
-    return _work(bench, out, observers)
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        if (out / "config.toml").exists():
+            raise UserError(
+                f"{out} already holds a run; continue it with `pfeddsh resume {out}` or choose another --out"
+            )
+        write_text(out / "config.toml", config.toml())
+        return _work(bench, out, observers)
 
 
 def resume(out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
@@ -36,11 +39,13 @@ def resume(out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
     if (results := out / "results.json").exists():
         finished: dict[str, Any] = json.loads(results.read_text())
         return finished
-    return _work(Workbench(build(read(out / "config.toml"), str(out / "config.toml"))), out, observers)
+    bench = Workbench(build(read(out / "config.toml"), str(out / "config.toml")))
+    with locked(out):
+        return _work(bench, out, observers)
 
 
 def _work(bench: Workbench, out: Path, observers: Sequence[Observer]) -> dict[str, Any]:
-    with locked(out), _one_thread():
+    with _one_thread():
         began = time.monotonic()
         checkpoints = Checkpoints(out / "state")
         engine = engines.create(bench.config, bench)

@@ -86,13 +86,15 @@ class Workbench:
             c.local_epochs, c.batch_size,
         )  # fmt: skip
 
+    def shard(self, client: int) -> Shard:
+        return Shard(self.dataset, self.parts.train[client], self.parts.test[client])
+
     def run(self, call: Call) -> tuple[Message, Memory]:
         """Do one piece of work."""
         if call.visit.client == SERVER:
             reply: Message = getattr(self.method, call.job)(call.message, call.visit)
             return reply, Memory()
-        client = call.visit.client
-        data = Shard(self.dataset, self.parts.train[client], self.parts.test[client])
+        data = self.shard(call.visit.client)
         if call.job == CONTROL:
             return self._control(call.visit, data)
         result: tuple[Message, Memory] = getattr(self.method, call.job)(call.message, data, call.memory, call.visit)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.models.fast import Trainer, sgd_epoch
-from pfeddsh.models.lenet import LeNet
+from pfeddsh.models.lenet import STATISTICS, LeNet
 from pfeddsh.rng import numpy_stream, torch_stream
 
 
@@ -108,6 +108,10 @@ class Method:
     def expected_card(self) -> Message:
         """Names, shapes and types a newcomer's card must have."""
         return Message()
+
+    def expected_report(self) -> Message:
+        """Names, shapes and types of a participant's reply to `settle`."""
+        return Message({"statistics": torch.zeros(STATISTICS)})
 
     def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
         """End of a round; uploads are checked and ordered by client."""

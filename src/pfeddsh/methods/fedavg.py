@@ -14,10 +14,10 @@ from pfeddsh.methods.base import ClientData, Method, Visit
 
 
 def weighted_mean(uploads: dict[int, Message], name: str) -> Tensor:
-    """Mean of one tensor over the uploads, weighted by the clients' sample counts."""
+    """Mean of one tensor over the uploads, weighted by the clients' sample counts; of equal tensors, that tensor."""
     counts = torch.tensor([float(upload.facts["samples"]) for upload in uploads.values()])
     stacked = torch.stack([upload[name] for upload in uploads.values()])
-    return (counts / counts.sum()) @ stacked
+    return stacked[0] + (counts / counts.sum()) @ (stacked - stacked[0])
 
 
 class FedAvg(Method):

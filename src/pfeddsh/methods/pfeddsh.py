@@ -5,6 +5,7 @@ the paper, docs/deviations.md says why.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -17,7 +18,7 @@ from pfeddsh.consolidation import Consolidation
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import ClientData, Compute, Method, Options, Task, Visit
 from pfeddsh.protection import PROTECTIONS
-from pfeddsh.replay import INVERSIONS
+from pfeddsh.replay import INVERSIONS, Inversion
 from pfeddsh.rng import torch_stream
 
 
@@ -27,18 +28,27 @@ class Settings(Options):
     protection: Literal["projection", "gate", "snapshot", "none"] = "projection"
     replay: Literal["ours", "paper", "off"] = "ours"
     inversion: Literal["ours", "appendix", "sensitivity"] = "ours"
+    images: int | None = Field(None, ge=1, description="synthetic images per step, if not the preset's")
+    iterations: int | None = Field(None, ge=0, description="of the inversion, if not the preset's")
+    feature: float | None = Field(None, ge=0, description="weight of the statistics, if not the preset's")
+    variation: float | None = Field(None, ge=0, description="weight of the total variation, if not the preset's")
+    norm: float | None = Field(None, ge=0, description="weight of the pixel norm, if not the preset's")
     guard: bool = Field(True, description="clients keep the better of what they have and what they are offered")
     freeze_trunk: bool = Field(True, description="W1 and b1 train in step 1 only")
-    rate: float = Field(0.7, gt=0, description="of W2 and b2: a sampled client alone moves by 2 * rate * D")
-    bias_rate: float = Field(0.7, gt=0, description="of b2")
-    trunk_rate: float = Field(0.1, ge=0, description="of W1 and b1")
-    embedding_rate: float = Field(0.1, ge=0)
+    rate: float = Field(0.7, gt=0, description="of W2: how far a sampled client moves towards what it trained")
+    bias_rate: float = Field(0.3, ge=0, description="of b2, which all clients share")
+    trunk_rate: float = Field(1.0, ge=0, description="of W1 and b1")
+    embedding_rate: float = Field(1.0, ge=0)
     embedding: Literal["both", "image", "random"] = "both"
     histogram: bool = Field(True, description="clients tell their label histogram")
     rounding: float = Field(0.0, ge=0, description="step to which a client rounds its histogram")
     noise: float = Field(0.0, ge=0, description="scale of the Laplace noise a client adds to its histogram")
     mask_rate: float = Field(20.0, gt=0, description="of the mask logits (gate)")
     sparsity: float = Field(0.1, ge=0, description="weight of the mean gate of free channels (gate)")
+
+    def how_to_invert(self) -> Inversion:
+        own = {name: getattr(self, name) for name in ("images", "iterations", "feature", "variation", "norm")}
+        return replace(INVERSIONS[self.inversion], **{name: value for name, value in own.items() if value is not None})
 
 
 class PFedDSH(Method):
@@ -55,7 +65,7 @@ class PFedDSH(Method):
         self.settings = options
         self.cards = embedding.CardOptions(options.embedding, options.histogram, options.rounding, options.noise)
         self.protection = PROTECTIONS[options.protection](task.model, task.seed)
-        self.consolidation = Consolidation(task.model, INVERSIONS[options.inversion], options.replay == "paper")
+        self.consolidation = Consolidation(task.model, options.how_to_invert(), options.replay == "paper")
 
     # On the server
 
@@ -99,7 +109,8 @@ class PFedDSH(Method):
         return Message(moved, {"samples": 1})
 
     def alone(self, download: Message, upload: Message) -> Message:
-        return Message({**download.tensors, "theta": download["theta"] - upload["delta"]})
+        moved = {name: tensor for name, tensor in upload.tensors.items() if name == "logits"}
+        return Message({**download.tensors, "theta": download["theta"] - upload["delta"], **moved})
 
     def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
         """One plain SGD step on the hypernetwork; momentum, decay or Adam would move what must not move."""
@@ -185,6 +196,9 @@ class PFedDSH(Method):
         return Message(moved, {"samples": len(labels), "loss": loss}), memory
 
     def gates(self, message: Message) -> Tensor | None:
+        if "logits" in message:  # a newcomer that trains for itself, as everyone does when the shared state is frozen
+            own = message.tensors.get("own", message["logits"] > 0)
+            return masks.union(message["used"], own).float()
         return message["mask"].float() if "mask" in message else None
 
     def settle(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
@@ -194,15 +208,19 @@ class PFedDSH(Method):
 
     def receive(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """The guard: by a forward pass on its own data, the client keeps the better of what it has and the offer."""
-        images, labels = data.train
-        losses = []
-        for theta in (memory["theta"], message["theta"]):
-            with torch.inference_mode():
-                logits = self.model.forward(theta, images, memory["statistics"], self.gates(message))
-                losses.append(float(F.cross_entropy(logits, labels)))
-        accepted = losses[1] < losses[0]
+        current, offered = (
+            self.own_loss(model["theta"], data, memory["statistics"], self.gates(message))
+            for model in (memory, message)
+        )
+        accepted = offered < current
         kept = {"theta": message["theta"]} if accepted else {}
         return Message(facts={"accepted": accepted}), Memory({**memory.tensors, **kept}, memory.facts)
+
+    def own_loss(self, theta: Tensor, data: ClientData, statistics: Tensor, gates: Tensor | None) -> float:
+        """What the guard looks at."""
+        images, labels = data.train
+        with torch.inference_mode():
+            return float(F.cross_entropy(self.model.forward(theta, images, statistics, gates), labels))
 
     def score(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """Both rules: with the guard the model the client has kept, without it the one the server would serve."""

@@ -27,6 +27,8 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        for left in self.folder.glob(".*.tmp"):  # half-written when a process was killed; we hold the folder's lock
+            left.unlink()
         self._last = time.monotonic()
 
     def _path(self, kind: str, moment: Moment) -> Path:

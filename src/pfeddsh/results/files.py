@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from pfeddsh.errors import UserError
-from pfeddsh.messages import Record
+from pfeddsh.messages import Record, separate
 
 
 class Damaged(Exception):
@@ -56,9 +56,8 @@ def write_record(path: Path, record: Record) -> None:
     """Store a record as safetensors with a checksum."""
     metadata = {"facts": json.dumps(record.facts), "sha256": digest(record)}
     with replacing(path) as temporary:
-        tensors = {name: tensor.contiguous() for name, tensor in record.tensors.items()}
         try:
-            safetensors.torch.save_file(tensors, temporary, metadata)
+            safetensors.torch.save_file(separate(record.tensors), temporary, metadata)
         except SafetensorError as error:
             raise OSError(str(error)) from error
 

@@ -1,0 +1,131 @@
+"""Federated training throughput divided by that of plain PyTorch, from one run.
+
+Plain PyTorch is as many single-thread processes as there are cores, each an ordinary autograd and torch.optim.SGD loop
+over the same network and images, nothing else. The federation is FedAvg with 4 of 100 clients of 500 images a round,
+with all it does beside training: messages, checks, aggregation, the journal. The two take turns, so that whatever else
+the machine does hits both.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from pfeddsh import Config
+from pfeddsh.federation import engines
+from pfeddsh.federation.loop import Federation
+from pfeddsh.federation.workbench import Workbench
+from pfeddsh.results.checkpoint import Checkpoints
+
+ROUNDS, TURNS, SECONDS = 40, 5, 6.0
+
+
+class Plain(nn.Module):
+    """The same LeNet-5 as anyone would write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 6, 5), nn.BatchNorm2d(6, affine=False), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5), nn.BatchNorm2d(16, affine=False), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def plain(path: str, seconds: float) -> float:
+    """Samples per second of the ordinary loop in this process."""
+    torch.set_num_threads(1)
+    data = np.load(path)
+    images = torch.from_numpy(data["x_train"][:4000]).float().permute(0, 3, 1, 2).div_(255).sub_(0.5).contiguous()
+    labels = torch.from_numpy(data["y_train"][:4000])
+    model = Plain()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    seen, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        for batch in torch.randperm(500).split(32):
+            optimiser.zero_grad()
+            F.cross_entropy(model(images[batch]), labels[batch]).backward()
+            optimiser.step()
+            seen += len(batch)
+    return seen / (time.perf_counter() - began)
+
+
+def plain_processes(path: Path, count: int) -> float:
+    """The sum over as many processes as there are cores."""
+    command = [sys.executable, __file__, str(path), str(SECONDS)]
+    workers = [subprocess.Popen(command, stdin=-1, stdout=-1, text=True) for _ in range(count)]
+    for worker in workers:
+        assert worker.stdout and worker.stdout.readline() == "ready\n"
+    for worker in workers:
+        assert worker.stdin
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    return sum(float(worker.communicate()[0]) for worker in workers)
+
+
+class Counter:
+    """Samples trained by the federation, round by round."""
+
+    def __init__(self) -> None:
+        self.samples, self.ends = [], []
+
+    def event(self, kind: str, facts: dict) -> None:
+        if kind == "round":
+            self.samples.append(facts["samples"])
+            self.ends.append(time.perf_counter())
+
+
+def main() -> None:
+    cores = os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "noise.npz"
+        stream = np.random.default_rng(0)
+        x = stream.integers(0, 256, (51_000, 32, 32, 3), dtype=np.uint8)
+        y = stream.integers(0, 10, 51_000)
+        np.savez(path, x_train=x[:50_000], y_train=y[:50_000], x_test=x[50_000:], y_test=y[50_000:])
+        os.environ["PFEDDSH_CACHE"] = folder
+        config = Config(
+            dataset=str(path), method="fedavg", schedule="100", partition="iid", sample_fraction=0.04,
+            rounds_first=ROUNDS * TURNS + 1,
+        )  # fmt: skip
+        torch.set_num_threads(1)
+        bench = Workbench(config)
+        engine = engines.create(config, bench)
+        counter = Counter()
+        federation = Federation(bench, engine, Checkpoints(Path(folder) / "state"), [counter])
+        federation._open(1)
+        federation._round(1, 0)  # the workers start
+        federated, ordinary = [], []
+        for turn in range(TURNS):
+            ordinary.append(plain_processes(path, cores))
+            counter.samples.clear()
+            began = time.perf_counter()
+            for round in range(1 + turn * ROUNDS, 1 + (turn + 1) * ROUNDS):
+                federation._round(1, round)
+            federated.append(sum(counter.samples) / (time.perf_counter() - began))
+        engine.close()
+    ratios = [a / b for a, b in zip(federated, ordinary, strict=True)]
+    print(f"plain PyTorch, {cores} processes   {statistics.median(ordinary):8,.0f} samples/s")
+    print(f"federation (FedAvg, pool)     {statistics.median(federated):8,.0f} samples/s")
+    each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"ratio, median of {TURNS} turns      {statistics.median(ratios):8.2f}   (each: {each})")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        print(plain(sys.argv[1], float(sys.argv[2])))
+    else:
+        main()

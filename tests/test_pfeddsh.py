@@ -1,0 +1,185 @@
+"""pFedDSH end to end on the embedded digits: what existing clients are served, replay, guard, refused cards."""
+
+import json
+from itertools import pairwise
+
+import pytest
+import torch
+
+from pfeddsh import Config, run
+from pfeddsh.federation import engines
+from pfeddsh.federation.loop import Federation
+from pfeddsh.federation.workbench import Workbench
+from pfeddsh.methods.pfeddsh import PFedDSH
+from pfeddsh.results.checkpoint import Checkpoints
+
+TINY = {"method": "pfeddsh", "schedule": "6+2x2", "rounds_first": 8, "rounds_later": 5, "sample_fraction": 0.4}
+
+
+def tiny(engine: str = "serial", **options) -> Config:
+    return Config(**TINY, engine=engine, workers=2, options={"images": 40, "iterations": 10, **options})
+
+
+class Watched(Federation):
+    """A federation that keeps what existing clients are served at the end of every step."""
+
+    def __init__(self, config: Config, folder) -> None:
+        bench = Workbench(config)
+        self.served: list[dict] = []
+        super().__init__(bench, engines.create(config, bench), Checkpoints(folder), [])
+
+    def _snapshot(self, step: int, done: int) -> None:
+        super()._snapshot(step, done)
+        if done == 0:
+            clients = [int(k) for k in self.state.facts["joined"]]
+            models = self.method.personal(self.state, clients)
+            self.served.append({k: {n: t.clone() for n, t in m.tensors.items()} for k, m in models.items()})
+
+
+def watch(config: Config, folder) -> Watched:
+    federation = Watched(config, folder)
+    federation.run()
+    federation.engine.close()
+    return federation
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_with_the_gate_existing_clients_are_served_the_same_bits_at_every_step(tmp_path, engine):
+    """I1: the reason for everything else."""
+    served = watch(tiny(engine, protection="gate", replay="off"), tmp_path).served
+    assert len(served) == 3
+    for before, after in pairwise(served):
+        for client, model in before.items():
+            for name, tensor in model.items():
+                assert torch.equal(tensor, after[client][name]), (client, name)
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_with_the_projection_existing_clients_keep_their_weights_to_rounding(tmp_path, engine):
+    federation = watch(tiny(engine, replay="off"), tmp_path)
+    for before, after in pairwise(federation.served):
+        for client, model in before.items():
+            drift = (after[client]["theta"] - model["theta"]).norm() / model["theta"].norm()
+            assert drift < 1e-6
+    assert federation.ledger.acc[1:] != federation.ledger.acc[:-1]
+    for step in (1, 2):
+        for k, joined in enumerate(federation.ledger.batch):
+            if joined <= step:
+                assert federation.ledger.acc[step][k] == federation.ledger.acc[step - 1][k]
+
+
+def test_newcomers_do_learn_under_both_protections(tmp_path):
+    """A protection that froze everything would pass the tests above."""
+    for protection in ("gate", "projection"):
+        federation = watch(tiny(protection=protection, replay="off"), tmp_path / protection)
+        newcomer = federation.plan.batch(3)[0]
+        keys = federation.method.keys(federation.state, [newcomer])
+        assert federation.state["W2"].matmul(keys[0]).norm() > 1e-3
+        assert any(federation.state[f"e/{k}"].isfinite().all() for k in federation.plan.batch(3))
+
+
+def test_without_protection_existing_clients_drift(tmp_path):
+    served = watch(tiny(protection="none", replay="off"), tmp_path).served
+    first = next(iter(served[0]))
+    drift = (served[1][first]["theta"] - served[0][first]["theta"]).norm() / served[0][first]["theta"].norm()
+    assert drift > 1e-3
+
+
+def test_a_snapshot_keeps_the_bits_and_costs_a_models_worth_of_bytes(tmp_path):
+    federation = watch(tiny(protection="snapshot", replay="off"), tmp_path)
+    for client, model in federation.served[0].items():
+        assert torch.equal(model["theta"], federation.served[-1][client]["theta"])
+    assert federation.state[f"kept/{federation.plan.batch(1)[0]}"].nbytes == 4 * 62_006
+
+
+def test_replay_changes_dense_layers_only_and_keeps_originals(tmp_path):
+    federation = watch(tiny(), tmp_path)
+    method, state = federation.method, federation.state
+    existing = list(federation.plan.onboarded(2))
+    originals, served = method.originals(state, existing), method.personal(state, existing)
+    conv = slice(0, method.model.dense.start)
+    for k in existing:
+        assert torch.equal(originals[k]["theta"][conv], served[k]["theta"][conv])
+        assert not torch.equal(originals[k]["theta"], served[k]["theta"])
+    for k in federation.plan.batch(1):
+        drift = (originals[k]["theta"] - federation.served[0][k]["theta"]).norm()
+        assert drift < 1e-6 * originals[k]["theta"].norm()
+
+
+def test_serial_and_pool_agree_with_replay_and_guard(tmp_path):
+    results = [run(tiny(engine), tmp_path / engine) for engine in ("serial", "pool")]
+    for field in ("acc", "acc_unguarded", "accepted", "local", "payload_kib"):
+        assert results[0][field] == results[1][field], field
+
+
+def test_the_guard_never_lowers_the_score_it_looks_at(tmp_path):
+    federation = watch(tiny(), tmp_path)
+    method = federation.method
+    for k in federation.plan.onboarded(3):
+        data = federation.bench.shard(k)
+        visit = federation.bench.visit(3, 0, k)
+        memory = federation.memories[k]
+        offer = method.personal(federation.state, [k])[k]
+        _, after = method.receive(offer, data, memory, visit)
+        losses = [method.own_loss(m["theta"], data, m["statistics"], method.gates(offer)) for m in (memory, after)]
+        assert losses[1] <= losses[0]
+
+
+def test_a_malformed_card_is_refused_and_the_step_goes_on(tmp_path, monkeypatch):
+    config = tiny(replay="off")
+    unlucky = config.plan().batch(2)[0]
+    card = PFedDSH.card
+
+    def broken(self, message, data, memory, visit):
+        reply, memory = card(self, message, data, memory, visit)
+        if visit.client == unlucky:
+            reply["image"] = reply["image"][:5]
+        return reply, memory
+
+    monkeypatch.setattr(PFedDSH, "card", broken)
+    results = run(config, tmp_path / "run")
+    assert list(results["refused"]["clients"]) == [str(unlucky)]
+    assert all(row[unlucky] is None for row in results["acc"])
+    other = config.plan().batch(2)[1]
+    assert results["acc"][1][other] is not None
+
+
+def test_learning_rate_zero_leaves_everything_as_it_was(tmp_path):
+    """I6: also the embeddings of clients that are never sampled."""
+    config = Config(**TINY, engine="serial", lr=0.0, options={"replay": "off"})
+    federation = Watched(config, tmp_path)
+    federation._open(1)
+    before = {name: tensor.clone() for name, tensor in federation.state.tensors.items()}
+    for round in range(8):
+        federation._round(1, round)
+    for name, tensor in before.items():
+        assert torch.equal(tensor, federation.state[name]), name
+
+
+def test_embeddings_move_when_their_client_is_sampled_and_only_then(tmp_path):
+    federation = Watched(tiny(replay="off"), tmp_path)
+    federation._open(1)
+    federation._round(1, 0)  # until W2 is no longer zero no embedding has a gradient
+    before = {k: federation.state[f"e/{k}"].clone() for k in federation.plan.batch(1)}
+    federation._round(1, 1)
+    sampled = federation.plan.cohort(1, 1)
+    for k, e in before.items():
+        assert torch.equal(e, federation.state[f"e/{k}"]) == (k not in sampled)
+
+
+def test_an_exhausted_projection_closes_the_rows_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("pfeddsh.hypernet.HIDDEN", 7)
+    monkeypatch.setattr("pfeddsh.hypernet.create.__defaults__", (32, 7, 0.25))
+    with pytest.warns(UserWarning, match="exhausted.*gate takes over"):
+        served = watch(tiny(replay="off"), tmp_path).served
+    for client, model in served[0].items():
+        assert torch.allclose(model["theta"], served[-1][client]["theta"], rtol=0, atol=1e-6)
+
+
+def test_payload_is_the_model_down_and_its_change_up(tmp_path):
+    results = run(tiny(replay="off"), tmp_path / "run")
+    assert results["payload_kib"] == {"down": pytest.approx(242.21, abs=0.01), "up": pytest.approx(242.21, abs=0.01)}
+    gated = run(tiny(replay="off", protection="gate"), tmp_path / "gate")
+    assert gated["payload_kib"]["up"] == pytest.approx(242.21 + 226 * 4 / 1024, abs=0.01)
+    json.dumps(gated["capacity"])
+    assert gated["capacity"][0]["fc1"]["new"] == gated["capacity"][0]["fc1"]["active"]
