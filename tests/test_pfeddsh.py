@@ -15,9 +15,11 @@ from pfeddsh.results.checkpoint import Checkpoints
 
 TINY = {"method": "pfeddsh", "schedule": "6+2x2", "rounds_first": 8, "rounds_later": 5, "sample_fraction": 0.4}
 
+SMALL = {"images": 40, "iterations": 10, "hidden": 64}
+
 
 def tiny(engine: str = "serial", **options) -> Config:
-    return Config(**TINY, engine=engine, workers=2, options={"images": 40, "iterations": 10, **options})
+    return Config(**TINY, engine=engine, workers=2, options=SMALL | options)
 
 
 class Watched(Federation):
@@ -146,7 +148,7 @@ def test_a_malformed_card_is_refused_and_the_step_goes_on(tmp_path, monkeypatch)
 
 def test_learning_rate_zero_leaves_everything_as_it_was(tmp_path):
     """I6: also the embeddings of clients that are never sampled."""
-    config = Config(**TINY, engine="serial", lr=0.0, options={"replay": "off"})
+    config = Config(**TINY, engine="serial", lr=0.0, options=SMALL | {"replay": "off"})
     federation = Watched(config, tmp_path)
     federation._open(1)
     before = {name: tensor.clone() for name, tensor in federation.state.tensors.items()}
@@ -167,11 +169,9 @@ def test_embeddings_move_when_their_client_is_sampled_and_only_then(tmp_path):
         assert torch.equal(e, federation.state[f"e/{k}"]) == (k not in sampled)
 
 
-def test_an_exhausted_projection_closes_the_rows_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("pfeddsh.hypernet.HIDDEN", 7)
-    monkeypatch.setattr("pfeddsh.hypernet.create.__defaults__", (32, 7, 0.25))
-    with pytest.warns(UserWarning, match="exhausted.*gate takes over"):
-        served = watch(tiny(replay="off"), tmp_path).served
+def test_an_exhausted_projection_closes_the_rows_and_says_so(tmp_path):
+    with pytest.warns(UserWarning, match=r"exhausted.*gate takes over"):
+        served = watch(tiny(replay="off", hidden=7), tmp_path).served
     for client, model in served[0].items():
         assert torch.allclose(model["theta"], served[-1][client]["theta"], rtol=0, atol=1e-6)
 

@@ -75,7 +75,9 @@ class Config(BaseModel):
         )  # fmt: skip
 
     def toml(self) -> str:
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        values = self.model_dump(mode="json", exclude_none=True)
+        values["options"] = {key: value for key, value in self.options.items() if value is not None}
+        return tomli_w.dumps(values)
 
 
 def build(values: dict[str, Any], where: str = "configuration") -> Config:

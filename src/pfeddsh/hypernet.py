@@ -19,8 +19,8 @@ SILENT = 1e-12  # below this length no hidden unit fires and the key is zero
 def create(
     theta0: Tensor,
     generator: torch.Generator,
-    embedding: int = EMBEDDING,
     hidden: int = HIDDEN,
+    embedding: int = EMBEDDING,
     threshold: float = 0.25,
 ) -> dict[str, Tensor]:
     """A hypernetwork that gives every client theta0 until it is trained.

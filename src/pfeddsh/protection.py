@@ -57,7 +57,7 @@ class Projection(Nothing):
 
     def open(self, state: State, keys: Tensor) -> None:
         if state.facts["step"] == 1:
-            state["basis"] = projection.empty(hypernet.HIDDEN)
+            state["basis"] = projection.empty(len(state["b1"]))
         elif reason := projection.exhausted(state["basis"], keys):
             state.facts["exhausted"] = True
             warnings.warn(

@@ -21,6 +21,8 @@ from pfeddsh.protection import PROTECTIONS
 from pfeddsh.replay import INVERSIONS, Inversion
 from pfeddsh.rng import torch_stream
 
+RARE = 1e-3  # the least share of a class in a prior: absent is not impossible
+
 
 class Settings(Options):
     """Defaults are ours; the registry has the paper's configuration and the ablations as presets."""
@@ -34,6 +36,9 @@ class Settings(Options):
     variation: float | None = Field(None, ge=0, description="weight of the total variation, if not the preset's")
     norm: float | None = Field(None, ge=0, description="weight of the pixel norm, if not the preset's")
     guard: bool = Field(True, description="clients keep the better of what they have and what they are offered")
+    hidden: int = Field(
+        512, ge=1, description="hidden units; with the projection, the most clients that can be told apart"
+    )
     freeze_trunk: bool = Field(True, description="W1 and b1 train in step 1 only")
     rate: float = Field(0.7, gt=0, description="of W2: how far a sampled client moves towards what it trained")
     bias_rate: float = Field(0.3, ge=0, description="of b2, which all clients share")
@@ -41,6 +46,7 @@ class Settings(Options):
     embedding_rate: float = Field(1.0, ge=0)
     embedding: Literal["both", "image", "random"] = "both"
     histogram: bool = Field(True, description="clients tell their label histogram")
+    prior: bool = Field(True, description="serve each client's log histogram in its output bias")
     rounding: float = Field(0.0, ge=0, description="step to which a client rounds its histogram")
     noise: float = Field(0.0, ge=0, description="scale of the Laplace noise a client adds to its histogram")
     mask_rate: float = Field(20.0, gt=0, description="of the mask logits (gate)")
@@ -70,7 +76,7 @@ class PFedDSH(Method):
     # On the server
 
     def init(self) -> State:
-        net = hypernet.create(self.task.theta0, torch_stream(self.task.seed, "hypernetwork"))
+        net = hypernet.create(self.task.theta0, torch_stream(self.task.seed, "hypernetwork"), self.settings.hidden)
         return State(net, {"step": 0, "joined": {}})
 
     def expected_card(self) -> Message:
@@ -92,13 +98,25 @@ class PFedDSH(Method):
 
     def keys(self, state: State, clients: Sequence[int]) -> Tensor:
         keys = [hypernet.key(state.tensors, state[f"e/{k}"]) for k in clients]
-        return torch.stack(keys) if keys else torch.zeros(0, hypernet.HIDDEN)
+        return torch.stack(keys) if keys else torch.zeros(0, self.settings.hidden)
 
     def newcomers(self, state: State) -> list[int]:
         return [int(k) for k, step in state.facts["joined"].items() if step == state.facts["step"]]
 
+    def with_priors(self, state: State, clients: Sequence[int], thetas: Tensor) -> Tensor:
+        """Add each client's log histogram to its output bias, in place.
+
+        The hypernetwork then learns what all clients have in common, evidence for classes, and not how often one of
+        them meets a class; and a class that a client lacks is not unlearned there.
+        """
+        if self.settings.prior:
+            for theta, k in zip(thetas, clients, strict=True):
+                if f"histogram/{k}" in state:
+                    theta[self.model.slices["fc3.bias"]] += state[f"histogram/{k}"].clamp_min(RARE).log()
+        return thetas
+
     def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
-        thetas = hypernet.generate(state.tensors, self.keys(state, clients))
+        thetas = self.with_priors(state, clients, hypernet.generate(state.tensors, self.keys(state, clients)))
         masking = {name: state[name] for name in ("logits", "used", "own") if name in state}
         return {k: Message({"theta": theta, **masking}) for k, theta in zip(clients, thetas, strict=True)}
 
@@ -136,7 +154,7 @@ class PFedDSH(Method):
 
     def originals(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         """The models of these clients as of their own step."""
-        thetas = self.protection.originals(state, clients, self.keys(state, clients))
+        thetas = self.with_priors(state, clients, self.protection.originals(state, clients, self.keys(state, clients)))
         models = {k: Message({"theta": theta}) for k, theta in zip(clients, thetas, strict=True)}
         for client, model in models.items():
             if (mask := self.protection.mask(state, client)) is not None:
