@@ -41,21 +41,32 @@ def test_total_variation_is_zero_for_flat_images_only():
     assert replay.total_variation(torch.eye(32).expand(1, 3, 32, 32)) > 1
 
 
-def test_the_teacher_never_favours_a_class_the_client_does_not_have():
-    mean_log = torch.log_softmax(torch.randn(50, 10, generator=torch.Generator().manual_seed(0)), 1)
-    histogram = torch.zeros(10)
-    histogram[[2, 5]] = 0.5
-    wanted = replay.targets(mean_log, histogram)
-    assert torch.allclose(wanted.sum(1), torch.ones(50))
-    assert set(wanted.argmax(1).tolist()) == {2, 5}
+def test_a_target_lies_between_the_common_opinion_and_the_students_own():
+    common, own = torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 0.0]])
+    wanted = replay.targets(common, own)[0, 0]
+    assert torch.softmax(own, 1)[0, 0] < wanted < torch.softmax(common, 1)[0, 0]
 
 
-def test_opinions_are_the_sum_of_the_clients_log_probabilities(client):
+def test_a_prior_all_but_rules_out_classes_the_client_does_not_have():
+    histogram = torch.tensor([0.5, 0.5, 0.0])
+    assert replay.log_prior(histogram)[2] < replay.log_prior(histogram)[0] - 6
+
+
+def test_an_opinion_counts_as_much_as_the_client_has_seen_of_the_class(client):
     theta, images, statistics = client
     other = MODEL.init(torch.Generator().manual_seed(9))
-    both = replay.opinions(MODEL, torch.stack([theta, other]), torch.stack([statistics] * 2), None, images)
-    single = [F.log_softmax(MODEL.forward(t, images, statistics), 1) for t in (theta, other)]
-    assert torch.allclose(both, single[0] + single[1], atol=1e-5)
+    trust = replay.trust(torch.eye(10)[[3, 5]])
+    heard = replay.opinions(MODEL, torch.stack([theta, other]), torch.stack([statistics] * 2), None, trust, images)
+    first, second = (MODEL.forward(t, images, statistics) for t in (theta, other))
+    assert torch.allclose(heard[:, 3], 1.05 * first[:, 3] + 0.05 * second[:, 3], atol=1e-5)
+    assert torch.allclose(heard[:, 5], 0.05 * first[:, 5] + 1.05 * second[:, 5], atol=1e-5)
+
+
+def test_what_students_say_is_what_the_network_says(client):
+    theta, images, statistics = client
+    inputs = replay.features(MODEL, theta, statistics, None, images)[None]
+    said = replay.dense_logits(MODEL, theta[None], inputs, None)[0]
+    assert torch.allclose(said, MODEL.forward(theta, images, statistics), atol=1e-5)
 
 
 def lesson(gated: bool):

@@ -26,7 +26,7 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     dataset: str = Field("digits", description="a known name, a folder of class folders, or an .npz file")
-    method: str = Field("fedper", description="see `pfeddsh methods`")
+    method: str = Field("pfeddsh", description="see `pfeddsh methods`")
     schedule: str = Field("80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2")
     seed: int = Field(0, ge=0)
     partition: str = Field("dirichlet", description="dirichlet, iid, or classes=k")
@@ -59,7 +59,7 @@ class Config(BaseModel):
         values = (DEMO if values.get("dataset", "digits") == "digits" else {}) | values
         from pfeddsh.methods import registry  # the registry imports the methods, which need not know the config
 
-        entry = registry.find(values.get("method", "fedper"))
+        entry = registry.find(values.get("method", "pfeddsh"))
         values.setdefault("later", entry.later)
         return {**values, "options": entry.options(values.get("options", {}))}
 

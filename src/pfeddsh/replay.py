@@ -2,8 +2,8 @@
 
 1. `invert`: images on which a client's model sees its own labels and statistics (DeepInversion; the paper's Eq. 12-15,
    with the class term it leaves out).
-2. `opinions` and `targets`: the teacher of a client is the geometric mean of all clients' predictions times the
-   client's own label histogram.
+2. `opinions` and `targets`: the teacher is the mean of all clients' logits, each trusted on a class as much as it has
+   seen of it, with the student's own label prior; a student aims halfway between that and what it thinks itself.
 3. `study`: every student starts from its original weights and changes fully connected layers only, so that its
    normalisation statistics stay true.
 """
@@ -15,6 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pfeddsh.models.lenet import IMAGE_SIZE, LeNet
+
+RARE = 1e-3  # the least share of a class in a prior: absent is not impossible
+OWN = 0.5  # weight of a student's own opinion in its target
+TRUST = 0.05  # in a client's opinion on a class it has never seen
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Inversion:
 
 
 INVERSIONS = {
-    "ours": Inversion(feature=1.0, variation=0.2, norm=1e-5, iterations=100, images=600),
+    "ours": Inversion(feature=1.0, variation=0.001, norm=1e-5, iterations=100, images=600),
     "appendix": Inversion(feature=1e-2, variation=1e-5, norm=1e-4, iterations=250, images=200),
     "sensitivity": Inversion(feature=1.0, variation=0.2, norm=1e-5, iterations=20, images=256),
 }
@@ -78,19 +82,31 @@ def total_variation(images: Tensor) -> Tensor:
     return torch.stack([part.norm() for part in (across, down, falling, rising)]).sum()
 
 
-def opinions(model: LeNet, thetas: Tensor, statistics: Tensor, gates: Tensor | None, images: Tensor) -> Tensor:
-    """The sum over clients of their log-probabilities on the images."""
+def opinions(
+    model: LeNet, thetas: Tensor, statistics: Tensor, gates: Tensor | None, trust: Tensor, images: Tensor
+) -> Tensor:
+    """What clients think of the images: the sum of their logits, each class weighed by `trust` (clients x classes)."""
     total = torch.zeros(len(images), model.classes)
     with torch.inference_mode():
-        for i in range(len(thetas)):
+        for i, theta in enumerate(thetas):
             gate = None if gates is None else gates[i]
-            total += F.log_softmax(model.forward(thetas[i], images, statistics[i], gate), 1)
+            total += trust[i] * model.forward(theta, images, statistics[i], gate)
     return total
 
 
-def targets(mean_log: Tensor, histogram: Tensor) -> Tensor:
-    """What the teacher of one client says: the common opinion, weighed by how often the client meets each class."""
-    return torch.softmax(mean_log + histogram.clamp_min(1e-4).log(), 1)
+def trust(histograms: Tensor) -> Tensor:
+    """How much each client's opinion on each class counts: as much as it has seen of the class, and a little always."""
+    return histograms + TRUST
+
+
+def log_prior(histograms: Tensor) -> Tensor:
+    """How often a client meets each class, as an output bias."""
+    return histograms.clamp_min(RARE).log()
+
+
+def targets(common: Tensor, own: Tensor) -> Tensor:
+    """What students should say: between the common opinion and their own, both with the student's prior."""
+    return torch.softmax((1 - OWN) * common + OWN * own, -1)
 
 
 def features(model: LeNet, theta: Tensor, statistics: Tensor, gates: Tensor | None, images: Tensor) -> Tensor:
@@ -121,17 +137,14 @@ def study(
     velocity = torch.zeros_like(dense)
     gradient = torch.zeros_like(dense)
     p, g = _dense_views(model, dense), _dense_views(model, gradient)
-    first, second = (None, None) if gates is None else (gates[:, None, 22:142], gates[:, None, 142:])
+    first, second = _dense_gates(gates)
     count = inputs.shape[1]
     order = torch.cat([torch.randperm(count, generator=generator) for _ in range(how.passes)])
     batches = order.split(how.batch)
     for i, batch in enumerate(batches):
         x0, y = inputs[:, batch], wanted[:, batch]
-        a1 = torch.baddbmm(p["fc1.bias"], x0, p["fc1.weight"].mT).relu_()
-        x1 = a1 if first is None else a1 * first
-        a2 = torch.baddbmm(p["fc2.bias"], x1, p["fc2.weight"].mT).relu_()
-        x2 = a2 if second is None else a2 * second
-        d = torch.softmax(torch.baddbmm(p["fc3.bias"], x2, p["fc3.weight"].mT), 2).sub_(y).div_(len(batch))
+        a1, x1, a2, x2, logits = _dense_forward(p, x0, first, second)
+        d = torch.softmax(logits, 2).sub_(y).div_(len(batch))
         d = _linear_backward("fc3", d, x2, p, g)
         d = _linear_backward("fc2", _relu_backward(d, a2, second), x1, p, g)
         _linear_backward("fc1", _relu_backward(d, a1, first), x0, p, g)
@@ -140,6 +153,27 @@ def study(
     result = thetas.clone()
     result[:, model.dense] = dense
     return result
+
+
+def dense_logits(model: LeNet, thetas: Tensor, inputs: Tensor, gates: Tensor | None) -> Tensor:
+    """What the students (g x P) say on their features (g x n x 400) before they study."""
+    p = _dense_views(model, thetas[:, model.dense])
+    return _dense_forward(p, inputs, *_dense_gates(gates))[-1]
+
+
+def _dense_gates(gates: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if gates is None else (gates[:, None, 22:142], gates[:, None, 142:])
+
+
+def _dense_forward(
+    p: dict[str, Tensor], x0: Tensor, first: Tensor | None, second: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Activations before and after the gates of both hidden layers, and the logits."""
+    a1 = torch.baddbmm(p["fc1.bias"], x0, p["fc1.weight"].mT).relu_()
+    x1 = a1 if first is None else a1 * first
+    a2 = torch.baddbmm(p["fc2.bias"], x1, p["fc2.weight"].mT).relu_()
+    x2 = a2 if second is None else a2 * second
+    return a1, x1, a2, x2, torch.baddbmm(p["fc3.bias"], x2, p["fc3.weight"].mT)
 
 
 def _dense_views(model: LeNet, dense: Tensor) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.observers import EventLog, Observer
 from pfeddsh.federation.workbench import Workbench
+from pfeddsh.results import controls
 from pfeddsh.results.checkpoint import Checkpoints
 from pfeddsh.results.files import locked, write_text
 
@@ -51,8 +52,11 @@ def _work(bench: Workbench, out: Path, observers: Sequence[Observer]) -> dict[st
         engine = engines.create(bench.config, bench)
         try:
             federation = Federation(bench, engine, checkpoints, observers)
+            for client, accuracy in controls.load(bench.config, bench.dataset.fingerprint).items():
+                federation.ledger.local[client] = accuracy
             federation.observers.append(EventLog(out / "events.jsonl", federation.moment))
             ledger = federation.run()
+            controls.save(bench.config, bench.dataset.fingerprint, ledger.local)
         finally:
             engine.close()
         results = ledger.results(bench.config, bench.dataset, time.monotonic() - began)

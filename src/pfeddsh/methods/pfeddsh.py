@@ -18,10 +18,8 @@ from pfeddsh.consolidation import Consolidation
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import ClientData, Compute, Method, Options, Task, Visit
 from pfeddsh.protection import PROTECTIONS
-from pfeddsh.replay import INVERSIONS, Inversion
+from pfeddsh.replay import INVERSIONS, Inversion, log_prior
 from pfeddsh.rng import torch_stream
-
-RARE = 1e-3  # the least share of a class in a prior: absent is not impossible
 
 
 class Settings(Options):
@@ -71,7 +69,7 @@ class PFedDSH(Method):
         self.settings = options
         self.cards = embedding.CardOptions(options.embedding, options.histogram, options.rounding, options.noise)
         self.protection = PROTECTIONS[options.protection](task.model, task.seed)
-        self.consolidation = Consolidation(task.model, options.how_to_invert(), options.replay == "paper")
+        self.consolidation = Consolidation(task.model, options.how_to_invert(), task.seed)
 
     # On the server
 
@@ -112,7 +110,7 @@ class PFedDSH(Method):
         if self.settings.prior:
             for theta, k in zip(thetas, clients, strict=True):
                 if f"histogram/{k}" in state:
-                    theta[self.model.slices["fc3.bias"]] += state[f"histogram/{k}"].clamp_min(RARE).log()
+                    theta[self.model.slices["fc3.bias"]] += log_prior(state[f"histogram/{k}"])
         return thetas
 
     def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
@@ -165,17 +163,22 @@ class PFedDSH(Method):
         """Existing clients are served the consolidated model; newcomers are only offered it."""
         if self.settings.replay == "off" or state.facts["step"] == 1:
             return {}
-        clients = [int(k) for k in state.facts["joined"]]
-        offers = self.consolidation.run(state, self.originals(state, clients), self.newcomers(state), compute)
-        existing = set(clients) - set(self.newcomers(state))
-        state.tensors |= {f"replayed/{k}": offers[k]["theta"][self.model.dense] for k in existing}
+        clients, newcomers = [int(k) for k in state.facts["joined"]], self.newcomers(state)
+        if self.settings.replay == "paper":
+            served = self.personal(state, clients)
+            offers = self.consolidation.run_literally(state, served, newcomers, compute)
+            state.tensors |= {f"replayed/{k}": offer["theta"].clone() for k, offer in offers.items()}
+            return offers
+        offers = self.consolidation.run(state, self.originals(state, clients), newcomers, compute)
+        for k in set(clients) - set(newcomers):
+            state[f"replayed/{k}"] = offers[k]["theta"][self.model.dense].clone()
         return offers
 
     def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         models = self.originals(state, clients)
         for client, model in models.items():
-            if f"replayed/{client}" in state:
-                model["theta"][self.model.dense] = state[f"replayed/{client}"]
+            if (replayed := state.tensors.get(f"replayed/{client}")) is not None:
+                model["theta"][-len(replayed) :] = replayed  # the dense layers, or everything if replayed literally
         return models
 
     def capacity(self, state: State) -> dict[str, dict[str, int]] | None:
@@ -191,6 +194,9 @@ class PFedDSH(Method):
 
     def study(self, message: Message, visit: Visit) -> Message:
         return self.consolidation.study(message, visit.generator("study"))
+
+    def cram(self, message: Message, visit: Visit) -> Message:
+        return self.consolidation.cram(message, visit.generator("cram"))
 
     # At the client
 

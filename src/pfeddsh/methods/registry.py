@@ -38,9 +38,26 @@ class Entry:
 
 METHODS: dict[str, Entry] = {
     "local": Entry(Local, "every client alone: the control behind PA"),
+    "joint": Entry(
+        PFedDSH,
+        "an oracle the setting forbids: the hypernetwork without protection, existing clients keep training",
+        {"protection": "none", "replay": "off", "freeze_trunk": False},
+        "everyone",
+    ),
     "fedavg": Entry(FedAvg, "one model for everyone"),
     "fedper": Entry(FedPer, "shared body, a last layer of its own for every client"),
     "pfeddsh": Entry(PFedDSH, "hypernetwork, projection, data-free replay, guard"),
+    "pfeddsh-paper": Entry(
+        PFedDSH,
+        "as the paper writes it, where that can be run: masks, its replay, no guard, no label prior",
+        {"protection": "gate", "replay": "paper", "inversion": "sensitivity", "guard": False, "prior": False},
+    ),
+    "pfeddsh-unprotected": Entry(PFedDSH, "ablation: no protection", {"protection": "none"}),
+    "pfeddsh-no-replay": Entry(PFedDSH, "ablation: no replay", {"replay": "off"}),
+    "pfeddsh-neither": Entry(PFedDSH, "ablation: no protection, no replay", {"protection": "none", "replay": "off"}),
+    "pfeddsh-free-trunk": Entry(PFedDSH, "ablation: the trunk keeps training", {"freeze_trunk": False}),
+    "pfeddsh-gate": Entry(PFedDSH, "ablation: masks, no replay", {"protection": "gate", "replay": "off"}),
+    "pfeddsh-snapshot": Entry(PFedDSH, "control: the server keeps every client's weights", {"protection": "snapshot"}),
 }
 
 

@@ -55,8 +55,8 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def round(self, moment: Moment, parts: dict[str, Record]) -> None:
-        """Write what one round brought; `moment` is the one after it."""
-        write_record(self._path("round", moment), bundle(parts))
+        """Write what one round brought; `moment` is the one after it. One lost to a power cut is computed again."""
+        write_record(self._path("round", moment), bundle(parts), durable=False)
 
     def latest(self) -> tuple[Moment, dict[str, Record]] | None:
         """The newest snapshot that is whole; damaged ones are named in a warning and passed over."""

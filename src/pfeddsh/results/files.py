@@ -21,13 +21,17 @@ class Damaged(Exception):
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place if all went well, and vanishes if not."""
+def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place if all went well, and vanishes if not.
+
+    `durable` waits for the disk, which guards against a power cut; against a killed process the renaming is enough.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
+        if durable:
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
         why = error.strerror or error
@@ -52,10 +56,10 @@ def digest(record: Record) -> str:
     return sha.hexdigest()
 
 
-def write_record(path: Path, record: Record) -> None:
+def write_record(path: Path, record: Record, durable: bool = True) -> None:
     """Store a record as safetensors with a checksum."""
     metadata = {"facts": json.dumps(record.facts), "sha256": digest(record)}
-    with replacing(path) as temporary:
+    with replacing(path, durable) as temporary:
         try:
             safetensors.torch.save_file(separate(record.tensors), temporary, metadata)
         except SafetensorError as error:
