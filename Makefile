@@ -28,6 +28,8 @@ lint: $(VENV)/.ready ## Check style and types
 
 bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/throughput.py
+	$(RUN)python benchmarks/hypernetwork.py
+	$(RUN)python benchmarks/replay.py
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

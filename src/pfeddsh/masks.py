@@ -17,7 +17,8 @@ ANNEALED = 0.8  # share of a step's rounds in which gates are soft and logits mo
 LIMIT = 6.0  # of a logit
 SATURATED = 50.0  # |s z| beyond which HAT's compensation is cut off
 RATE = 20.0  # of the logits: HAT's 0.05 times its s_max of 400
-FIRST_BUDGET, LATER_BUDGET = 0.7, 0.25  # share of each layer in step 1, and of its free channels afterwards
+FIRST_BUDGET = {"conv1": 1.0, "conv2": 1.0, "fc1": 0.7, "fc2": 0.7}  # share of each layer that step 1 may take
+LATER_BUDGET = 0.25  # share of a layer's free channels that a later step may take
 
 
 def initial_logits(used: Tensor, generator: torch.Generator) -> Tensor:
@@ -64,21 +65,18 @@ def sparsity(gate: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
     return (weight * gate).sum(), weight
 
 
-def select(
-    logits: Tensor, used: Tensor, first_budget: float = FIRST_BUDGET, later_budget: float = LATER_BUDGET
-) -> Tensor:
+def select(logits: Tensor, used: Tensor) -> Tensor:
     """The step's own binary mask g_t: in each layer the free channels with the highest positive logits.
 
     At most the budget is taken, and at least one while any is free. Used channels with a positive logit belong to the
     mask too: that is reuse, and free of charge.
     """
-    budget = later_budget if used.any() else first_budget
     own = used & (logits > 0)
-    for layer in LAYERS.values():
+    for name, layer in LAYERS.items():
         free = torch.nonzero(~used[layer]).flatten() + layer.start
         if len(free) == 0:
             continue
-        most = max(1, round(budget * len(free)))
+        most = max(1, round((LATER_BUDGET if used.any() else FIRST_BUDGET[name]) * len(free)))
         positive = int((logits[free] > 0).sum())
         best = logits[free].argsort(descending=True, stable=True)[: max(1, min(most, positive))]
         own[free[best]] = True
