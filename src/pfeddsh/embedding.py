@@ -96,7 +96,8 @@ def fit(cards: list[dict[str, Tensor]], options: CardOptions, seed: int) -> dict
         whitening[f"{name}.scale"] = scale * math.sqrt(rows.shape[1] / (EMBEDDING * share))
     width = sum(cards[0][name].numel() for name in names)
     gaussian = torch.randn(width, EMBEDDING, generator=torch_stream(seed, "projection"), dtype=torch.float64)
-    whitening["projection"] = torch.linalg.qr(gaussian)[0].float() * math.sqrt(width / EMBEDDING)
+    directions = torch.linalg.qr(gaussian)[0].float() * math.sqrt(width / EMBEDDING)
+    whitening["projection"] = directions.contiguous()  # QR's own layout would round differently after a resume
     return whitening
 
 

@@ -25,7 +25,9 @@ class Nothing:
     def open(self, state: State, keys: Tensor) -> None:
         """A batch with these keys joins; `step` in the facts is already theirs."""
 
-    def write(self, state: State, deltas: Tensor, keys: Tensor, rate: float, bias_rate: float) -> None:
+    def write(
+        self, state: State, clients: Sequence[int], deltas: Tensor, keys: Tensor, rate: float, bias_rate: float
+    ) -> None:
         """Let the hypernetwork learn from a round: served minus trained weights, and the keys of who sent them."""
         hypernet.update(state.tensors, deltas, keys, rate, bias_rate)
 
@@ -65,9 +67,11 @@ class Projection(Nothing):
                 stacklevel=2,
             )
 
-    def write(self, state: State, deltas: Tensor, keys: Tensor, rate: float, bias_rate: float) -> None:
+    def write(
+        self, state: State, clients: Sequence[int], deltas: Tensor, keys: Tensor, rate: float, bias_rate: float
+    ) -> None:
         if state.facts["step"] == 1:
-            super().write(state, deltas, keys, rate, bias_rate)
+            super().write(state, clients, deltas, keys, rate, bias_rate)
         elif not state.facts.get("exhausted"):
             hypernet.update(state.tensors, deltas, projection.project(state["basis"], keys), rate, bias_rate=0.0)
 
@@ -97,10 +101,14 @@ class Gate(Nothing):
         state["logits"] = masks.initial_logits(state["used"], torch_stream(self.seed, step, "logits"))
         state.tensors.pop("own", None)
 
-    def write(self, state: State, deltas: Tensor, keys: Tensor, rate: float, bias_rate: float) -> None:
+    def write(
+        self, state: State, clients: Sequence[int], deltas: Tensor, keys: Tensor, rate: float, bias_rate: float
+    ) -> None:
         """The clients have gated their gradients; the server does so again, so that no upload can break the promise."""
         gate = masks.gradient_gate(self.model, state["used"], self.hard(state)) > 0
         hypernet.update(state.tensors, deltas, keys, rate, bias_rate, gate)
+        for client, delta in zip(clients, deltas, strict=True):  # remembered until the step ends, for its novelty
+            state[f"moved/{client}"] = state.tensors.get(f"moved/{client}", torch.zeros_like(delta)) + delta
 
     def learn_masks(self, state: State, logits: Tensor) -> None:
         """Logits follow the clients while masks are soft; then the best become the step's mask, once and for all."""
@@ -112,7 +120,11 @@ class Gate(Nothing):
 
     def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
         state["own"] = self.hard(state)
-        state["before"], state["used"] = state["used"], masks.union(state["used"], state["own"])
+        moved = [state.tensors.pop(f"moved/{k}") for k in newcomers if f"moved/{k}" in state]
+        state.facts["capacity"] = capacity.usage(state["own"], state["used"])
+        for layer, rank in capacity.novelty(torch.stack(moved), state["used"], self.model).items() if moved else ():
+            state.facts["capacity"].setdefault(layer, {})["novelty"] = rank
+        state["used"] = masks.union(state["used"], state["own"])
         state[f"mask/{state.facts['step']}"] = state["used"].clone()
 
     def originals(self, state: State, clients: Sequence[int], keys: Tensor) -> Tensor:
@@ -130,8 +142,9 @@ class Gate(Nothing):
         """The step's own mask: fixed in the last rounds, until then what the logits say at full scale."""
         return state.tensors.get("own", state["logits"] > 0)
 
-    def usage(self, state: State) -> dict[str, dict[str, int]]:
-        return capacity.usage(state["own"], state["before"])
+    def usage(self, state: State) -> dict[str, dict[str, int]] | None:
+        usage: dict[str, dict[str, int]] | None = state.facts.get("capacity")
+        return usage
 
 
 PROTECTIONS: dict[str, type[Nothing]] = {

@@ -174,7 +174,7 @@ class Method:
 
     def score(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """How many of its own test images the model the client is served now gets right."""
-        statistics = memory.tensors.get("statistics")
+        statistics = message.tensors.get("statistics", memory.tensors.get("statistics"))
         correct = self.correct(self.weights(message, memory), data.test, statistics, self.gates(message))
         return Message(facts={"correct": {"acc": correct}, "count": len(data.test[1])}), memory
 

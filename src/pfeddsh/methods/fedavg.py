@@ -1,7 +1,7 @@
 """FedAvg (McMahan et al. 2017): one model for everyone, the sample-weighted mean of what sampled clients trained.
 
-New and existing clients are served the current global model as it is. Normalisation statistics are the client's own:
-better on step 1 than pooled ones (docs/baselines.md).
+New and existing clients are served the current global model as it is. Normalisation statistics are shared, pooled over
+the batch that trained last: better on step 1 than each client's own (docs/results.md).
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Visit
+from pfeddsh.models.lenet import split_statistics
 
 
 def weighted_mean(uploads: dict[int, Message], name: str) -> Tensor:
@@ -20,8 +21,17 @@ def weighted_mean(uploads: dict[int, Message], name: str) -> Tensor:
     return stacked[0] + (counts / counts.sum()) @ (stacked - stacked[0])
 
 
+def pooled(reports: dict[int, Message]) -> Tensor:
+    """Statistics of all clients' features together: plain mean of the means, law of total variance."""
+    together = []
+    for mean, variance in split_statistics(torch.stack([report["statistics"] for report in reports.values()])):
+        assert mean is not None and variance is not None
+        together += [mean.mean(0), (variance + mean.square()).mean(0) - mean.mean(0).square()]
+    return torch.cat(together)
+
+
 class FedAvg(Method):
-    """State: `theta`. Upload: the trained `theta`. Memory: the client's statistics."""
+    """State: `theta` and `statistics`. Upload: the trained `theta`."""
 
     def init(self) -> State:
         return State({"theta": self.task.theta0.clone()})
@@ -33,6 +43,13 @@ class FedAvg(Method):
         theta = message["theta"].clone()
         facts = self.train(theta, data, visit)
         return Message({"theta": theta}, facts), memory
+
+    def close_step(self, state: State, reports: dict[int, Message]) -> None:
+        if reports:
+            state["statistics"] = pooled(reports)
+
+    def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
+        return dict.fromkeys(clients, Message(dict(state.tensors)))
 
     def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
         state["theta"] = weighted_mean(uploads, "theta")

@@ -134,7 +134,8 @@ class PFedDSH(Method):
         deltas = torch.stack([upload["delta"] for upload in uploads.values()])
         embeddings = torch.stack([state[f"e/{k}"] for k in clients])
         gradient = hypernet.trunk_gradient(state.tensors, embeddings, deltas)
-        self.protection.write(state, deltas, self.keys(state, clients), self.settings.rate, self.settings.bias_rate)
+        keys, rates = self.keys(state, clients), (self.settings.rate, self.settings.bias_rate)
+        self.protection.write(state, clients, deltas, keys, *rates)
         if state.facts["step"] == 1 or not self.settings.freeze_trunk:
             state["W1"].sub_(gradient["W1"], alpha=self.settings.trunk_rate)
             state["b1"].sub_(gradient["b1"], alpha=self.settings.trunk_rate)

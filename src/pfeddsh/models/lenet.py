@@ -141,10 +141,10 @@ def split_gates(gates: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def split_statistics(statistics: Tensor | None) -> list[tuple[Tensor | None, Tensor | None]]:
-    """(mean, variance) for each of the two normalisations."""
+    """(mean, variance) for each of the two normalisations, from one client's statistics or a stack of them."""
     if statistics is None:
         return [(None, None), (None, None)]
-    mean1, variance1, mean2, variance2 = statistics.split((6, 6, 16, 16))
+    mean1, variance1, mean2, variance2 = statistics.split((6, 6, 16, 16), dim=-1)
     return [(mean1, variance1), (mean2, variance2)]
 
 
