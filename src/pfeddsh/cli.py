@@ -109,7 +109,8 @@ def methods() -> None:
 
     view = Table("method", "what it is", "settings (--set options.NAME=VALUE)")
     for name, entry in METHODS.items():
-        view.add_row(name, entry.summary, "\n".join(f"{k} = {v}" for k, v in entry.options({}).items()))
+        settings = entry.preset or entry.options({})
+        view.add_row(name, entry.summary, "\n".join(f"{k} = {v}" for k, v in settings.items() if v is not None))
     console.print(view)
 
 

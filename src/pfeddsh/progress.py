@@ -79,9 +79,12 @@ def _clock(seconds: float) -> str:
 
 def table(results: dict[str, Any]) -> Table:
     """PA and RI per step, as the command line prints them at the end of a run."""
-    view = Table(title=f"{results['method']} on {results['dataset']}, {results['schedule']}, seed {results['seed']}")
-    for name in ("step", "clients", "accuracy %", "local-only %", "PA", "existing before -> after", "RI", "worse"):
-        view.add_column(name, justify="right")
+    view = Table(
+        title=f"{results['method']} on {results['dataset']}, {results['schedule']}, seed {results['seed']}",
+        caption="accuracies in %, alone is local-only; PA and RI in points",
+    )
+    for name in ("step", "new", "accuracy", "alone", "PA", "existing", "RI", "worse"):
+        view.add_column(name, justify="right", no_wrap=True)
     for t in range(results["steps"]):
         row, batch = results["acc"][t], results["batch"]
         new = [k for k, joined in enumerate(batch) if joined == t + 1 and row[k] is not None]
@@ -94,7 +97,7 @@ def table(results: dict[str, Any]) -> Table:
             _mean([row[k] for k in new]),
             _mean([results["local"][k] for k in new]),
             _signed(results["pa"][t]),
-            f"{_mean([previous[k] for k in old])} -> {_mean([row[k] for k in old])}" if old else "",
+            f"{_mean([previous[k] for k in old])} \u2192 {_mean([row[k] for k in old])}" if old else "",
             _signed(results["ri"][t]),
             f"{worse} of {len(old)}" if old else "",
         )
