@@ -111,26 +111,28 @@ class Pool:
 
     def _serve(self) -> None:
         """Feed one worker. A worker that dies is replaced once per call: calls are pure, so trying again is safe."""
-        worker = Worker(self._config)
+        worker: Worker | None = None
         while True:
             _, _, call, future = self._queue.get()
             if call is None or future is None:
-                worker.close()
-                return
+                break
             for attempt in (1, 2):
                 try:
+                    worker = worker or Worker(self._config)
                     future.set_result(worker.run(call))
+                    break
                 except (EOFError, OSError):
-                    worker.close()
-                    worker = Worker(self._config)
-                    if attempt == 1:
-                        continue
-                    future.set_exception(
-                        UserError(f"the worker process died twice in {call}; out of memory? try --set workers=1")
-                    )
+                    if worker:
+                        worker.close()
+                    worker = None
+                    if attempt == 2:
+                        trouble = f"the worker process died twice in {call}; out of memory? try --set workers=1"
+                        future.set_exception(UserError(trouble))
                 except Exception as error:
                     future.set_exception(error)
-                break
+                    break
+        if worker:
+            worker.close()
 
 
 class Worker:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
+from pfeddsh.errors import UserError
 from pfeddsh.federation.engines import Engine, Reply
 from pfeddsh.federation.observers import Observer
 from pfeddsh.federation.workbench import CONTROL, SERVER, Call, Workbench
@@ -65,6 +66,8 @@ class Federation:
                 self._tell("refused", {"step": step, "client": client, "reason": str(error)})
                 continue
             cards[client], self.memories[client] = card, memory
+        if step == 1 and not cards:
+            raise UserError("every client of the first batch was turned away; events.jsonl says why")
         self.method.open_step(self.state, step, self.plan.rounds(step), cards)
 
     def _round(self, step: int, round: int) -> None:
@@ -146,7 +149,7 @@ class Federation:
     def _evaluate(self, step: int) -> dict[str, list[float | None]]:
         """Accuracy of every onboarded client with the model it would be served now, under each rule the method has."""
         present = [k for k in self.plan.onboarded(step) if k not in self.ledger.absent]
-        rows: dict[str, list[float | None]] = {}
+        rows: dict[str, list[float | None]] = {"acc": [None] * self.plan.clients}
         for client, (reply, _) in self._everyone("score", self._served(present), step):
             for rule, correct in reply.facts["correct"].items():
                 row = rows.setdefault(rule, [None] * self.plan.clients)
