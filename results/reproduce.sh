@@ -27,17 +27,19 @@ run cifar10 fedper 80+20 0
 run cifar10 local 80+20 0
 run cifar10 joint 80+20 0
 run cifar10 pfeddsh-neither 80+20 0
-run cifar10 pfeddsh 80+4x5 0
 run cifar10 pfeddsh 80+20 1
 run cifar10 pfeddsh 80+20 2
-run cifar10 pfeddsh 80+20 0 options.prior=false
-run cifar10 pfeddsh 80+4x5 1
-run cifar10 pfeddsh 80+4x5 2
+run cifar10 pfeddsh 80+4x5 0
 run cifar100 pfeddsh 80+20 0
 run tiny-imagenet pfeddsh 80+20 0
 run cifar10 pfeddsh-gate 80+20 0
 run cifar10 pfeddsh-snapshot 80+20 0 options.replay=off
+run cifar10 pfeddsh 80+20 0 options.prior=false
+run cifar10 pfeddsh-neither 80+4x5 0
+run cifar10 fedper 80+4x5 0
 run cifar10 pfeddsh-paper 80+20 0
+run cifar10 pfeddsh 80+4x5 1
+run cifar10 pfeddsh 80+4x5 2
 for seed in 1 2; do
     for method in fedavg fedper joint pfeddsh-neither pfeddsh-gate; do
         run cifar10 "$method" 80+20 "$seed"

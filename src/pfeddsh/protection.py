@@ -136,7 +136,9 @@ class Gate(Nothing):
         return thetas
 
     def mask(self, state: State, client: int) -> Tensor | None:
-        return state.tensors.get(f"mask/{state.facts['joined'][str(client)]}")
+        """That of the client's own step; while the step is going on, what it would be if it ended now."""
+        settled = state.tensors.get(f"mask/{state.facts['joined'][str(client)]}")
+        return masks.union(state["used"], self.hard(state)) if settled is None else settled
 
     def hard(self, state: State) -> Tensor:
         """The step's own mask: fixed in the last rounds, until then what the logits say at full scale."""

@@ -164,7 +164,8 @@ class PFedDSH(Method):
         """Existing clients are served the consolidated model; newcomers are only offered it."""
         if self.settings.replay == "off" or state.facts["step"] == 1:
             return {}
-        clients, newcomers = [int(k) for k in state.facts["joined"]], self.newcomers(state)
+        clients = [int(k) for k in state.facts["joined"] if f"statistics/{k}" in state]
+        newcomers = [k for k in self.newcomers(state) if k in clients]
         if self.settings.replay == "paper":
             served = self.personal(state, clients)
             offers = self.consolidation.run_literally(state, served, newcomers, compute)
