@@ -109,7 +109,7 @@ def test_resuming_a_finished_run_shows_its_table(pfeddsh, reference):
 @pytest.mark.parametrize(
     ("arguments", "explanation"),
     [
-        (["--method", "fedpre"], "unknown method 'fedpre'; did you mean fedper"),
+        (["--method", "fedperr"], "unknown method 'fedperr'; did you mean fedper"),
         (["--dataset", "cifar11"], "unknown dataset 'cifar11'; did you mean cifar10"),
         (["--dataset", "no/such/folder"], "no dataset at no/such/folder"),
         (["--schedule", "80+"], "schedule '80+': cannot read ''"),
@@ -162,7 +162,7 @@ def test_an_interruption_says_how_to_go_on(pfeddsh, monkeypatch, tmp_path):
 
 def test_the_installed_command_ends_with_an_explanation_too():
     command = Path(sys.executable).with_name("pfeddsh")
-    done = subprocess.run([command, "run", "--method", "fedpre"], capture_output=True, text=True)
+    done = subprocess.run([command, "run", "--method", "fedperr"], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: unknown method 'fedpre'; did you mean fedper")
+    assert done.stderr.startswith("error: unknown method 'fedperr'; did you mean fedper")
     assert "Traceback" not in done.stderr

@@ -48,7 +48,7 @@ def test_a_key_like_no_other_gets_the_list():
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("fedavgg", "fedavg"), ("FedPer", "fedper"), ("fedpre", "fedper"), ("lokal", "local")]
+    ("name", "meant"), [("fedavgg", "fedavg"), ("FedPer", "fedper"), ("fedperr", "fedper"), ("lokal", "local")]
 )
 def test_an_unknown_method_gets_the_nearest_names(name, meant):
     with pytest.raises(UserError, match=rf"unknown method '{name}'; did you mean .*{meant}"):

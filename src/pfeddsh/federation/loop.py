@@ -104,7 +104,7 @@ class Federation:
         for client, (upload, memory) in self._everyone("local", downloads, step, round):
             up += upload.nbytes
             try:
-                check(upload, self.method.expected(downloads[client]))
+                self.method.check_upload(downloads[client], upload)
             except BadMessage as error:
                 facts["refused"][str(client)] = str(error)
                 continue

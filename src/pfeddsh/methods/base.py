@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from pfeddsh.messages import Memory, Message, State
+from pfeddsh.messages import Memory, Message, State, check
 from pfeddsh.models.fast import Trainer, sgd_epoch
 from pfeddsh.models.lenet import STATISTICS, LeNet
 from pfeddsh.rng import numpy_stream, torch_stream
@@ -104,6 +104,10 @@ class Method:
     def expected(self, download: Message) -> Message:
         """Names, shapes and types an upload must have; by default those of the download plus a sample count."""
         return Message(download.tensors, {"samples": 1})
+
+    def check_upload(self, download: Message, upload: Message) -> None:
+        """Raise `BadMessage` unless the upload may touch the state; for uploads whose length is not known before."""
+        check(upload, self.expected(download))
 
     def expected_card(self) -> Message:
         """Names, shapes and types a newcomer's card must have."""

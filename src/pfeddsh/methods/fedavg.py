@@ -5,6 +5,7 @@ the batch that trained last: better on step 1 than each client's own (docs/resul
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +42,10 @@ class FedAvg(Method):
 
     def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         theta = message["theta"].clone()
-        facts = self.train(theta, data, visit)
+        return self.reply(theta, self.train(theta, data, visit), memory)
+
+    def reply(self, theta: Tensor, facts: dict[str, Any], memory: Memory) -> tuple[Message, Memory]:
+        """What a client sends, and keeps, of the weights it trained."""
         return Message({"theta": theta}, facts), memory
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:

@@ -5,6 +5,7 @@ initialisation; an existing client keeps the head of its last visit and re-reads
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,10 @@ class FedPer(Method):
 
     def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         theta = self.weights(message, memory)
-        facts = self.train(theta, data, visit)
+        return self.reply(theta, self.train(theta, data, visit), memory)
+
+    def reply(self, theta: Tensor, facts: dict[str, Any], memory: Memory) -> tuple[Message, Memory]:
+        """What a client sends, and keeps, of the weights it trained."""
         upload = Message({"body": theta[self.model.body]}, facts)
         return upload, Memory({**memory.tensors, "head": theta[self.model.head].clone()}, memory.facts)
 

@@ -9,9 +9,17 @@ from pydantic import ValidationError
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.methods.base import Method, Task
 from pfeddsh.methods.fedavg import FedAvg
+from pfeddsh.methods.fedclass import FedCLASS
 from pfeddsh.methods.fedper import FedPer
+from pfeddsh.methods.fedrep import FedRep
+from pfeddsh.methods.fedselect import FedSelect
+from pfeddsh.methods.fedweit import FedWeIT
+from pfeddsh.methods.hr import HR
 from pfeddsh.methods.local import Local
+from pfeddsh.methods.odpfl_hn import ODPFLHN
+from pfeddsh.methods.pefll import PeFLL
 from pfeddsh.methods.pfeddsh import PFedDSH
+from pfeddsh.methods.pfedhn import PFedHN
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,17 @@ METHODS: dict[str, Entry] = {
     ),
     "fedavg": Entry(FedAvg, "one model for everyone"),
     "fedper": Entry(FedPer, "shared body, a last layer of its own for every client"),
+    "fedrep": Entry(FedRep, "as fedper, but the last layer and the body train in turn"),
+    "fedselect": Entry(FedSelect, "every client keeps to itself the weights that change most"),
+    "pfedhn": Entry(PFedHN, "a hypernetwork makes every client's weights from an embedding"),
+    "pfedhn-embed-only": Entry(PFedHN, "after step 1, only embeddings of newcomers train", {"novel": "embed_only"}),
+    "pefll": Entry(PeFLL, "an embedding network describes clients to a hypernetwork"),
+    "odpfl-hn": Entry(ODPFLHN, "the same without labels in the description"),
+    "fedweit": Entry(FedWeIT, "a shared base under a mask, a sparse part of its own, those of a few others"),
+    "fedclass": Entry(FedCLASS, "one model for everyone, taught by the one of the step before"),
+    "fedclass-local-head": Entry(FedCLASS, "fedclass with a last layer of its own per client", {"local_head": True}),
+    "hr": Entry(HR, "an autoencoder with fixed class centroids; the server replays codes of clients"),
+    "hr-local-head": Entry(HR, "the same encoder, a last layer of its own for every client", {"local_head": True}),
     "pfeddsh": Entry(PFedDSH, "hypernetwork, projection, data-free replay, guard"),
     "pfeddsh-paper": Entry(
         PFedDSH,

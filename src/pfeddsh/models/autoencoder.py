@@ -1,0 +1,54 @@
+"""An autoencoder around LeNet: its layers up to fc2 encode, a decoder of 92,115 parameters paints the image again.
+
+Both are flat vectors; gradients are PyTorch's own.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pfeddsh.models.flat import Layout
+from pfeddsh.models.lenet import LeNet
+
+LATENT = 84  # LeNet's fc2, before its ReLU
+DECODER = Layout({"fc": (1024, LATENT), "conv1": (16, 16, 3, 3), "conv2": (16, 16, 3, 3), "conv3": (3, 16, 3, 3)})
+
+
+def encode(model: LeNet, encoder: Tensor, images: Tensor, statistics: Tensor | None = None) -> Tensor:
+    """Codes (n x 84) by the body of a LeNet; without `statistics` the batch normalises itself."""
+    theta = F.pad(encoder, (0, model.size - len(encoder)))
+    p, x = model.views(theta), model.convolve(theta, images, statistics)
+    return F.linear(F.relu(F.linear(x, p["fc1.weight"], p["fc1.bias"])), p["fc2.weight"], p["fc2.bias"])
+
+
+def decode(decoder: Tensor, codes: Tensor) -> Tensor:
+    """Images of codes: 16 channels of 8x8 pixels, enlarged twice."""
+    p = DECODER.views(decoder)
+    x = F.relu(F.linear(codes, p["fc.weight"], p["fc.bias"])).view(-1, 16, 8, 8)
+    for layer in ("conv1", "conv2"):
+        x = F.relu(F.conv2d(F.interpolate(x, scale_factor=2.0), p[f"{layer}.weight"], p[f"{layer}.bias"], padding=1))
+    return F.conv2d(x, p["conv3.weight"], p["conv3.bias"], padding=1)
+
+
+def descend(
+    parameters: dict[str, Tensor],
+    loss: Callable[[dict[str, Tensor], Tensor], Tensor],
+    batches: Iterable[Tensor],
+    lr: float,
+    momentum: float,
+    clip: float,
+) -> float:
+    """SGD in place with momentum from rest, each gradient shortened to the norm `clip`; returns the mean loss."""
+    velocity = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
+    losses = []
+    for batch in batches:
+        gradients, value = torch.func.grad_and_value(loss)(parameters, batch)
+        length = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients.values()))
+        for name, gradient in gradients.items():
+            velocity[name].mul_(momentum).add_(gradient, alpha=min(1.0, clip / max(length, 1e-12)))
+            parameters[name].sub_(velocity[name], alpha=lr)
+        losses.append(float(value))
+    return sum(losses) / len(losses) if losses else 0.0
