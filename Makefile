@@ -19,7 +19,7 @@ demo: $(VENV)/.ready ## Onboard ten clients into a federation of thirty on the e
 	$(RUN)pfeddsh run
 
 test: $(VENV)/.ready ## Run all tests
-	$(RUN)pytest
+	$(RUN)pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.ready ## Check style and types
 	$(RUN)ruff check .

@@ -52,7 +52,7 @@ def test_methods_are_listed(pfeddsh):
     code, text, _ = pfeddsh("methods")
     assert code == 0
     assert all(name in text for name in METHODS)
-    assert "the control behind PA" in text
+    assert "every client alone" in text
 
 
 def test_datasets_are_listed(pfeddsh):

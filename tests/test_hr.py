@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pfeddsh import lennard_jones
 from pfeddsh.federation.run import run
-from pfeddsh.messages import Memory, Message
+from pfeddsh.messages import BadMessage, Memory, Message
 from pfeddsh.methods.base import Task, Visit
 from pfeddsh.methods.hr import HR, Settings
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, encode
@@ -187,3 +187,13 @@ def test_a_local_head_stays_with_its_client(tmp_path):
     kept = list(heads.values())
     assert len(kept) >= 3 and not torch.equal(kept[0], kept[1])
     assert all(torch.equal(tensor, after[name]) for name, tensor in heads.items())
+
+
+def test_labels_that_are_no_class_are_refused():
+    method, state = opened()
+    download = method.download(state, [0])[0]
+    upload, _ = method.local(download, Images(), Memory(), VISIT)
+    method.check_upload(download, upload)
+    upload["labels"][3] = 10
+    with pytest.raises(BadMessage, match="no class"):
+        method.check_upload(download, upload)

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pfeddsh.lennard_jones import place
-from pfeddsh.messages import Memory, Message, State
+from pfeddsh.messages import BadMessage, Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Options, Task, Visit
 from pfeddsh.methods.fedavg import pooled, weighted_mean
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, descend, encode
@@ -82,6 +82,11 @@ class HR(Method):
         told = {"codes": torch.zeros(count, LATENT), "labels": torch.zeros(count, dtype=torch.int64)}
         trained = ("encoder",) if download.facts["frozen"] else ("encoder", "decoder")
         return Message(told | {name: download[name] for name in trained}, {"samples": 1})
+
+    def check_upload(self, download: Message, upload: Message) -> None:
+        super().check_upload(download, upload)
+        if not bool(((upload["labels"] >= 0) & (upload["labels"] < self.model.classes)).all()):
+            raise BadMessage("labels has values that are no class")
 
     def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
         for name in ("encoder", "decoder"):
