@@ -148,7 +148,8 @@ def test_clients_with_equal_data_have_keys_of_their_own() -> None:
 
 
 def test_equal_cards_average_cards_and_outliers_have_embeddings_of_bounded_length() -> None:
-    equal = {"signature": torch.ones(32), "histogram": torch.full((4,), 0.25), "image": torch.full((32,), 0.5)}
+    signature = torch.full((32,), 0.1)
+    equal = {"signature": signature, "histogram": torch.full((4,), 0.25), "image": torch.full((32,), 0.5)}
     whitening = fit([equal] * 3, PLAIN, seed=0)
     assert embed(whitening, equal).norm() == pytest.approx(0.5 * 32**0.5)
     outlier = {**equal, "image": torch.rand(32, generator=stream(0))}

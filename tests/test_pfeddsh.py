@@ -29,6 +29,7 @@ class Watched(Federation):
         bench = Workbench(config)
         self.served: list[dict] = []
         super().__init__(bench, engines.create(config, bench), Checkpoints(folder), [])
+        self.ledger.local = [0.0] * self.plan.clients  # the controls are not what is tested here
 
     def _snapshot(self, step: int, done: int) -> None:
         super()._snapshot(step, done)
