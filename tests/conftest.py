@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pfeddsh.config import Config, build
 from pfeddsh.federation.run import run
+from pfeddsh.methods.base import Task
 from pfeddsh.results.files import read_record
 
 TINY: dict[str, Any] = {
@@ -68,6 +69,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PFEDDSH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def task() -> Task:
+    """What everyone knows before anyone has joined."""
+    return Task.create(10, 0)
 
 
 @pytest.fixture(scope="session")

@@ -7,20 +7,11 @@ from conftest import assert_same_bits, final_tensors, tiny
 from test_methods_basic import Images, last_two_snapshots, memories
 
 from pfeddsh.messages import Memory, Message
-from pfeddsh.methods.base import Task, Visit
+from pfeddsh.methods.base import Visit
 from pfeddsh.methods.fedclass import FedCLASS, Settings, divergence
 
 PLAN = tiny().plan()
 PAIRS = [("fedclass", "fedavg", "theta"), ("fedclass-local-head", "fedper", "body")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def task():
-    """Everybody's start; with one thread as in a run."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield Task.create(10, 0)
-    torch.set_num_threads(threads)
 
 
 def without_teacher(tensors):

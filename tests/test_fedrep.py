@@ -7,20 +7,11 @@ from test_methods_basic import Images, last_two_snapshots, memories
 
 from pfeddsh.messages import Memory
 from pfeddsh.methods import fedrep
-from pfeddsh.methods.base import Task, Visit
+from pfeddsh.methods.base import Visit
 from pfeddsh.methods.fedrep import FedRep, Settings, two_passes
 
 PLAN = tiny().plan()
 VISIT = Visit(seed=0, step=1, round=0, client=0, lr=0.1, batch_size=16)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def task():
-    """Everybody's start; with one thread as in a run."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield Task.create(10, 0)
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("split", [False, True])

@@ -7,20 +7,11 @@ from test_methods_basic import Images, last_two_snapshots, memories
 
 from pfeddsh.federation.run import run
 from pfeddsh.messages import BadMessage, Memory, Message
-from pfeddsh.methods.base import Task, Visit
+from pfeddsh.methods.base import Visit
 from pfeddsh.methods.fedselect import FedSelect, Settings
 from pfeddsh.methods.partial import Partial
 
 PLAN = tiny().plan()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def task():
-    """Everybody's start; with one thread as in a run."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield Task.create(10, 0)
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,6 @@ from pfeddsh.models.lenet import CHANNELS, GATES
 PLAN = tiny().plan()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def task():
-    """Everybody's start; with one thread as in a run."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield Task.create(10, 0)
-    torch.set_num_threads(threads)
-
-
 class FrozenParts(FedWeIT):
     """Own part and mask do not train."""
 

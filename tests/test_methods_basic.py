@@ -16,11 +16,6 @@ from pfeddsh.results.files import read_record
 PLAN = tiny().plan()
 
 
-@pytest.fixture(scope="module")
-def task():
-    return Task.create(10, 0)
-
-
 class Images:
     """Forty random images of ten classes."""
 
