@@ -1,7 +1,7 @@
 """FedAvg (McMahan et al. 2017): one model for everyone, the sample-weighted mean of what sampled clients trained.
 
 New and existing clients are served the current global model as it is. Normalisation statistics are shared, pooled over
-the batch that trained last: better on step 1 than each client's own (docs/results.md).
+the batch that trained last: in a trial of step 1 that was better than each client's own.
 """
 
 from collections.abc import Sequence
