@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Options, Task, Visit
+from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
 from pfeddsh.methods.partial import Partial
 from pfeddsh.models.channels import LAYERS, ends
 from pfeddsh.models.fast import cross_entropy
@@ -23,7 +23,7 @@ from pfeddsh.rng import numpy_stream
 Parts = dict[str, Tensor]  # base, mask (logits), adaptive, alpha (knowledge x layers), own (biases and head)
 
 
-class Settings(Options):
+class Settings(Normalised):
     """Weights of the loss and the withheld share are the original's."""
 
     sparsity: float = Field(1e-3, ge=0, description="weight of the L1 norm of the own part, and its threshold")
@@ -70,6 +70,7 @@ class FedWeIT(Method):
     """
 
     Settings = Settings
+    once = frozenset({"knowledge"})
 
     def __init__(self, task: Task, options: Options) -> None:
         super().__init__(task, options)
@@ -92,10 +93,12 @@ class FedWeIT(Method):
 
     def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         visited = state.facts["visited"]
-        return {k: Message({"base": state["base"]}) if k in visited else Message(dict(state.tensors)) for k in clients}
+        base = {"base": state["base"]}
+        known = {"knowledge": state["knowledge"]} if "knowledge" in state else {}
+        return {k: Message(base if k in visited else base | known) for k in clients}
 
     def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
-        return dict.fromkeys(clients, Message({"base": state["base"]}))
+        return dict.fromkeys(clients, Message({"base": state["base"], **self.common(state)}))
 
     def check_upload(self, download: Message, upload: Message) -> None:
         self.partial.check(upload)
@@ -112,6 +115,7 @@ class FedWeIT(Method):
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         """Draw the knowledge for the next step among those who trained in this one."""
+        super().close_step(state, reports)
         able = [k for k in reports if k in state.facts["visited"]]
         if count := min(self.settings.knowledge, len(able)):
             stream = numpy_stream(self.task.seed, "knowledge", state.facts["step"])

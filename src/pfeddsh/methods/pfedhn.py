@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pfeddsh import hypernet
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Options, Task, Visit
+from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
 from pfeddsh.rng import torch_stream
 
 
@@ -26,7 +26,7 @@ class HypernetSettings(Options):
     trunk_rate: float = Field(1.0, ge=0, description="of W1 and b1")  # pFedDSH's
 
 
-class Settings(HypernetSettings):
+class Settings(HypernetSettings, Normalised):
     """The original's SGD without momentum and decay, which would move the embeddings of idle clients."""
 
     # At pFedDSH's rate of 1 random embeddings stay where they are (0.5 % in a step); theirs do not start from data.
@@ -56,12 +56,9 @@ class Generated(Method):
         keys = [hypernet.key(state.tensors, state[f"e/{k}"]) for k in clients]
         return torch.stack(keys) if keys else torch.zeros(0, self.shared.hidden)
 
-    def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
+    def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         thetas = hypernet.generate(state.tensors, self.keys(state, clients))
         return {k: Message({"theta": theta}) for k, theta in zip(clients, thetas, strict=True)}
-
-    def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
-        return self.personal(state, clients)
 
     def expected(self, download: Message) -> Message:
         return Message({"delta": download["theta"]}, {"samples": 1})
