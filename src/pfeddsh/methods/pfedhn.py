@@ -75,9 +75,9 @@ class Generated(Method):
         """One SGD step on the hypernetwork, in place; returns the gradient of each sampled client's embedding."""
         embeddings = torch.stack([state[f"e/{k}"] for k in uploads])
         deltas = torch.stack([upload["delta"] for upload in uploads.values()])
-        gradient = hypernet.trunk_gradient(state.tensors, embeddings, deltas)
         rate = self.shared.rho / 2
-        hypernet.update(state.tensors, deltas, self.keys(state, list(uploads)), rate, rate)
+        at_keys = hypernet.update(state.tensors, deltas, self.keys(state, list(uploads)), rate, rate)
+        gradient = hypernet.trunk_gradient(state.tensors, embeddings, at_keys)
         state["W1"].sub_(gradient["W1"], alpha=self.shared.trunk_rate)
         state["b1"].sub_(gradient["b1"], alpha=self.shared.trunk_rate)
         return dict(zip(uploads, gradient["embeddings"], strict=True))
@@ -113,7 +113,8 @@ def best_step(params: dict[str, Tensor], embedding: Tensor, delta: Tensor) -> Te
     Where the embedding alone learns, any fixed rate is idle for one client and unstable for another. No step is longer
     than half the embedding: the first order does not reach further.
     """
-    slope = hypernet.trunk_gradient(params, embedding[None], delta[None])["embeddings"][0]
+    at_key = hypernet.pull(params, delta[None])
+    slope = hypernet.trunk_gradient(params, embedding[None], at_key)["embeddings"][0]
     before = torch.mv(params["W1"], embedding) + params["b1"]
     fired = torch.where(before > 0, torch.mv(params["W1"], slope), 0.0)
     h = hypernet.key(params, embedding)
