@@ -198,6 +198,14 @@ def test_a_tracker_can_join_when_the_run_is_over(runs, reference):
     assert mlflow_points(out) == expected(out)
 
 
+def test_a_finished_run_without_its_log_still_shows_the_end(tracked, tmp_path):
+    out = shutil.copytree(tracked, tmp_path / "run", ignore=shutil.ignore_patterns("mlflow.json", "events.jsonl"))
+    with tracking(["tensorboard"], tiny("pfeddsh", **GATED), out) as tracker:
+        resume(out, [tracker])
+    ends = {name: series for name, series in expected(tracked).items() if name == "step/pa" or "final" in name}
+    assert tensorboard_points(out) == close(ends)
+
+
 def test_a_run_its_store_forgot_is_told_anew(tracked, runs):
     out = shutil.copytree(tracked, runs / "forgotten")
     (out / "mlflow.json").write_text('{"run_id": "00000000000000000000000000000000"}')

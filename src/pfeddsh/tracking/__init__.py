@@ -13,9 +13,7 @@ from typing import Any, Protocol
 
 from pfeddsh.config import Config
 from pfeddsh.errors import UserError, unknown
-from pfeddsh.federation.observers import kept, moment
 from pfeddsh.federation.schedule import Schedule
-from pfeddsh.results.checkpoint import Moment
 from pfeddsh.tracking.mlflow import MLflow
 from pfeddsh.tracking.tensorboard import TensorBoard
 
@@ -74,17 +72,19 @@ class Tracking:
 
     def event(self, kind: str, facts: dict[str, Any]) -> None:
         if kind in ("round", "step") and self._trackers:
-            self._open(before=moment({"event": kind, **facts}))
+            self._open()
             self._log(numbers(facts, kind), facts["step"], facts.get("round"))
 
-    def _open(self, before: Moment) -> None:
-        """Start the trackers with what the event log holds of the time before."""
+    def _open(self) -> None:
+        """Start the trackers with what the event log holds: it is cut to the restored moment before a run goes on, and
+        hears of an event after us.
+        """
         if self._opened:
             return
         self._opened = True
         self._each(lambda tracker: tracker.open())
-        for line in kept(self._out / "events.jsonl", before):
-            event = json.loads(line)
+        log = self._out / "events.jsonl"
+        for event in map(json.loads, log.read_text().splitlines() if log.exists() else ()):
             if event["event"] in ("round", "step"):
                 self._log(numbers(event, event["event"]), event["step"], event.get("round"))
 
@@ -95,7 +95,7 @@ class Tracking:
             return
         results = json.loads(path.read_text())
         last = len(self._plan.steps)
-        self._open(before=(last + 1, 0))
+        self._open()
         for step, pa in enumerate(results["pa"], 1):
             self._log(numbers({"pa": pa}, "step"), step)
         self._log(numbers({key: results[key] for key in FINAL}, "final"), last)
