@@ -79,12 +79,16 @@ class Ledger:
         self.replay_seconds.append(replay_seconds)
 
     def step_facts(self, step: int) -> dict[str, Any]:
-        """Mean accuracy of the newcomers and RI of the step just closed."""
+        """What the step just closed came to, in its newcomers, in everyone, in RI and in channels taken."""
         row = self.acc[step - 1]
+        everyone = [a for a in row if a is not None]
         own = [a for k in self.plan.batch(step) if (a := row[k]) is not None]
         return {
             "accuracy": sum(own) / len(own) if own else None,
+            "accuracy_everyone": sum(everyone) / len(everyone) if everyone else None,
             "ri": retroactive_improvement(self.acc, self.batch)[-1],
+            "accepted": self.accepted[-1],
+            "capacity": self.capacity[-1],
             "replay_seconds": self.replay_seconds[-1],
         }
 
