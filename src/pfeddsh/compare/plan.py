@@ -48,7 +48,11 @@ class Plan(BaseModel):
         values["options"] = {**self.set.get("options", {}), **own.get("options", {})}
         if schedule:
             values["schedule"] = schedule
-        config = build(values, f"method {method}" + (f", variant {variant}" if variant else ""))
+        where = f"method {method}" + (f", variant {variant}" if variant else "")
+        try:
+            config = build(values, "keys")
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
         stem = f"{Path(dataset).stem}-{method}-{config.schedule}-seed{seed}"
         return Run(f"{stem}-{variant}" if variant else stem, config, variant)
 

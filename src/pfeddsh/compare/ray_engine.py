@@ -13,6 +13,8 @@ from pfeddsh.compare.branch import Job, start
 from pfeddsh.compare.scheduler import Handle
 from pfeddsh.errors import UserError
 
+OBJECTS = 80_000_000  # bytes of a local Ray's object store: nothing but lines of JSON goes through it
+
 
 def work(job: str) -> int:
     """On some machine of the cluster: run the job's process to its end."""
@@ -61,13 +63,12 @@ class RayEngine:
         except ImportError:
             raise UserError("--engine ray needs Ray: pip install 'pfeddsh[ray]'") from None
         ray = self._ray
-        own: dict[str, int] = (
-            {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": slots, "object_store_memory": 100_000_000}
-        )
+        given = os.environ.get("RAY_ADDRESS")
+        own = {} if given else {"num_cpus": slots, "object_store_memory": OBJECTS}
         try:
             ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", **own)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise UserError(f"no Ray at {os.environ.get('RAY_ADDRESS', 'this machine')}: {error}") from None
+            raise UserError(f"no Ray at {given or 'this machine'}: {error}") from None
         self._remote: Any = ray.remote(num_cpus=1, max_retries=3)(work)
         self.slots = int(ray.cluster_resources().get("CPU", 1))
 

@@ -81,18 +81,17 @@ def forecast(tasks: Sequence[Task], runs: Sequence[Run], out: Path, cache: StepC
     """The plan: every run, what it shares, and what is known of time and disk from earlier runs."""
     known = {about["like"]: about for about in cache.about().values()}
     waiting = {task.name: task for task in tasks if task.job.kind == "run"}
-    view = Table("run", "steps", "shared", "seconds of its own", title="the plan")
+    view = Table(title="the plan")
+    view.add_column("run", overflow="fold")
+    for name in ("steps", "shared", "seconds of its own"):
+        view.add_column(name, justify="right")
     first: dict[str, str] = {}
     total, size, parts, unknown, shared = 0.0, 0, 0, 0, 0
-    for name in [*waiting, *(run.name for run in runs if run.name not in waiting)]:
-        if name not in waiting:
-            view.add_row(name, "", "finished", "")
-            continue
-        task, own, open_, source = waiting[name], 0.0, 0, ""
+    for name, task in waiting.items():
+        own, open_, common = 0.0, 0, set()
         for stop in task.stops:
             if cache.has(stop.key) or stop.key in first:
-                source = f"step {stop.step} of {first.get(stop.key, 'an earlier run')}"
-                shared += stop.moment[1] == 0
+                common.add(stop.step)
                 continue
             first[stop.key] = name
             parts += 1
@@ -100,14 +99,21 @@ def forecast(tasks: Sequence[Task], runs: Sequence[Run], out: Path, cache: StepC
             open_ += about is None
             own += about["seconds"][-1] if about else 0.0
             size += about["bytes"] if about and stop.key in task.job.keep else 0
-        total, unknown = total + own, unknown + open_
-        view.add_row(name, str(task.stops[-1].step), source, "unknown" if open_ else f"{own:.0f}")
+        total, unknown, shared = total + own, unknown + open_, shared + len(common)
+        view.add_row(name, str(task.stops[-1].step), str(len(common) or ""), "unknown" if open_ else f"{own:.0f}")
+    for run in runs:
+        if run.name not in waiting:
+            view.add_row(run.name, "finished", "", "")
     batches = sum(len(task.job.steps) for task in tasks if task.job.kind == "controls")
     steps = sum(task.stops[-1].step for task in waiting.values())
-    doubt = f", and {unknown} of {parts} parts of runs never made before: unknown" if unknown else ""
+    time = f"{clock(total / slots)} on {slots} core{'s' * (slots > 1)}"
+    disk = f"{size / 1e9:.1f} GB"
+    if unknown:
+        time = f"unknown for {unknown} of {parts} parts that no earlier run has been through; {time} for the others"
+        disk = f"unknown for these; {disk} for the others"
     return view, (
         f"{len(runs)} runs, {len(runs) - len(waiting)} of them finished; {steps} steps to go, {shared} of them shared\n"
         f"local-only controls: {batches} batches to compute, once for all methods\n"
-        f"time: {clock(total / slots)} on {slots} core{'s' * (slots > 1)}{doubt}\n"
-        f"disk: {size / 1e9:.1f} GB of shared states{' at least' if unknown else ''} (limit {cache.limit / 1e9:.0f} GB)"
+        f"time: {time}\n"
+        f"disk for shared states: {disk} (limit {cache.limit / 1e9:g} GB)"
     )
