@@ -14,7 +14,7 @@ from pfeddsh.compare.board import Board
 from pfeddsh.compare.cache import open_cache
 from pfeddsh.compare.plan import Plan
 from pfeddsh.compare.scheduler import Engine, Local, execute
-from pfeddsh.compare.tasks import Task, tasks
+from pfeddsh.compare.tasks import Task, fingerprints, tasks
 from pfeddsh.data.store import cache_root
 from pfeddsh.errors import UserError
 from pfeddsh.results.files import locked, write_text
@@ -39,9 +39,10 @@ class Comparison:
         if held.exists() and held.read_text() != self.plan.toml():
             go_on = f"choose another --out, or continue it with `pfeddsh compare --out {self.out}`"
             raise UserError(f"{self.out} holds another plan; {go_on}")
+        self.data = fingerprints(self.runs)  # before anything is written: an unknown dataset leaves no trace
 
     def tasks(self) -> list[Task]:
-        return tasks(self.runs, self.out, self.cache, cache_root(), self.keep_states)
+        return tasks(self.runs, self.data, self.out, self.cache, cache_root(), self.keep_states)
 
     def forecast(self, console: Console) -> None:
         """Print the plan."""

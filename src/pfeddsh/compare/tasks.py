@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,31 +65,38 @@ class Task:
         return sum(part.weight * max(0, min(seen, part.last) - part.first) for part in self.parts)
 
 
-def tasks(runs: Sequence[Run], out: Path, cache: StepCache, root: Path, keep_states: bool) -> list[Task]:
-    """Everything left to do, in the order in which to start: seed by seed, controls first, then the longest runs."""
-    prints = {
-        dataset: load(*dataset).fingerprint for dataset in {(run.config.dataset, run.config.data_dir) for run in runs}
+def fingerprints(runs: Sequence[Run]) -> dict[str, str]:
+    """Of the data of each run; decodes datasets that never were, so that no two runs do it at once."""
+    known = {
+        (dataset, folder): load(dataset, folder).fingerprint
+        for dataset, folder in {(run.config.dataset, run.config.data_dir) for run in runs}
     }
+    return {run.name: known[run.config.dataset, run.config.data_dir] for run in runs}
+
+
+def tasks(
+    runs: Sequence[Run], data: Mapping[str, str], out: Path, cache: StepCache, root: Path, keep_states: bool
+) -> list[Task]:
+    """Everything left to do, in the order in which to start: seed by seed, controls first, then the longest runs."""
     common: dict[str, Any] = {"out": out, "cache": root, "code": code(), "limit": cache.limit}
     found = []
     for run in runs:
         if not (out / run.name / "results.json").exists():
-            print_ = prints[run.config.dataset, run.config.data_dir]
             job = Job(
                 kind="run", name=run.name, config=run.config.model_dump(mode="json"), keep_states=keep_states, **common
             )
-            found.append((run, Task(job, stops(run.config, print_)), print_))
-    wanted = Counter(stop.key for _, task, _ in found for stop in task.stops)
-    seeds = list(dict.fromkeys(run.config.seed for run, _, _ in found))
+            found.append((run, Task(job, stops(run.config, data[run.name]))))
+    wanted = Counter(stop.key for _, task in found for stop in task.stops)
+    seeds = list(dict.fromkeys(run.config.seed for run, _ in found))
     found.sort(key=lambda item: (seeds.index(item[0].config.seed), -_length(item[0].config.plan())))
     ordered: dict[int, list[Task]] = {seed: [] for seed in seeds}
     taken: set[str] = set()
-    for run, task, print_ in found:
+    for run, task in found:
         plan = run.config.plan()
         task.job.keep = [stop.key for stop in task.stops if wanted[stop.key] > 1 or stop is task.stops[0]]
         task.parts = _parts(task, plan, cache, taken)
         ordered[run.config.seed].append(task)
-        entries = {step: controls.path(run.config, print_, step) for step in plan.steps}
+        entries = {step: controls.path(run.config, data[run.name], step) for step in plan.steps}
         missing = [t for t, entry in entries.items() if entry.stem not in taken and _count(entry) < plan.sizes[t - 1]]
         if missing:
             taken |= {entries[step].stem for step in missing}
