@@ -9,7 +9,8 @@ from pfeddsh.federation.run import resume, run
 SMALL = {"hidden": 16}
 RIVALS = {
     "fedrep": {}, "fedselect": {"every": 1}, "fedweit": {}, "fedclass": {}, "fedclass-local-head": {},
-    "hr": {"codes": 20}, "hr-local-head": {"codes": 20}, "pfedhn": SMALL, "pfedhn-embed-only": SMALL, "pefll": SMALL, "odpfl-hn": SMALL,
+    "hr": {"codes": 20}, "hr-local-head": {"codes": 20},
+    "pfedhn": SMALL, "pfedhn-embed-only": SMALL, "pefll": SMALL, "odpfl-hn": SMALL,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The front door: `pfeddsh run`, `resume`, `methods`, `data`."""
+"""The front door: `pfeddsh run`, `resume`, `compare`, `cache`, `methods`, `data`."""
 
 import sys
 import time
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pfeddsh.compare.cli import register as register_compare
 from pfeddsh.config import build, override, read
 from pfeddsh.errors import UserError
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Datasets: what there is, and who would own what.")
 app.add_typer(data_app, name="data")
+register_compare(app)
 console = Console()
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file, such as the config.toml of another run")]

@@ -61,9 +61,7 @@ class Projection(Nothing):
     """
 
     def open(self, state: State, keys: Tensor) -> None:
-        if state.facts["step"] == 1:
-            state["basis"] = projection.empty(len(state["b1"]))
-        elif reason := projection.exhausted(state["basis"], keys):
+        if state.facts["step"] > 1 and (reason := projection.exhausted(state["basis"], keys)):
             state.facts["exhausted"] = True
             warnings.warn(
                 f"projection is exhausted: {reason}. The gate takes over: newcomers learn by their embeddings only",
@@ -80,7 +78,8 @@ class Projection(Nothing):
         return hypernet.update(state.tensors, deltas, projection.project(state["basis"], keys), rate, bias_rate=0.0)
 
     def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
-        state["basis"] = projection.extend(state["basis"], keys)
+        basis = state["basis"] if "basis" in state else projection.empty(len(state["b1"]))
+        state["basis"] = projection.extend(basis, keys)
 
 
 class Snapshot(Nothing):

@@ -36,7 +36,13 @@ class Federation:
         self.moment = self._restore()
 
     def run(self) -> Ledger:
-        """From wherever the checkpoints say we are to the end."""
+        """From wherever the checkpoints say we are to the end, with every client's local-only control."""
+        self.train()
+        self.ledger.local = [self.alone(client) for client in range(self.plan.clients)]
+        return self.ledger
+
+    def train(self) -> None:
+        """All steps; controls are only begun."""
         first, done = self.moment
         self._start_controls()
         for step in range(first, len(self.plan.steps) + 1):
@@ -44,13 +50,16 @@ class Federation:
                 self._open(step)
             for round in range(done, self.plan.rounds(step)):
                 self._round(step, round)
-                if self.checkpoints.due():
+                if self.checkpoints.due((step, round + 1)):
                     self._snapshot(step, round + 1)
             self._close(step)
             self._snapshot(step + 1, 0)
             done = 0
-        self._collect_controls(wait=True)
-        return self.ledger
+
+    def alone(self, client: int) -> float:
+        """The accuracy of a client's local-only control; waits for it."""
+        known = self.ledger.local[client]
+        return accuracy(self.controls[client].result()[0]) if known is None else known
 
     # One step
 
@@ -214,10 +223,10 @@ class Federation:
             if self.ledger.local[client] is None
         }
 
-    def _collect_controls(self, wait: bool = False) -> None:
+    def _collect_controls(self) -> None:
         for client, future in self.controls.items():
-            if wait or future.done():
-                self.ledger.local[client] = _accuracy(future.result()[0])
+            if future.done():
+                self.ledger.local[client] = accuracy(future.result()[0])
 
     def _snapshot(self, step: int, done: int) -> None:
         self._collect_controls()
@@ -242,5 +251,5 @@ class Federation:
             observer.event(kind, facts)
 
 
-def _accuracy(reply: Message) -> float:
+def accuracy(reply: Message) -> float:
     return 100.0 * float(reply.facts["correct"]["acc"]) / float(reply.facts["count"])

@@ -4,7 +4,7 @@ Server functions change the state in place; client functions are pure (message, 
 To add a method, write one file with a subclass and register it; see `fedper.py` for an example of thirty lines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -98,6 +98,11 @@ class Method:
         self.options = options
         self.trainer = Trainer(task.model)
         self.pools = isinstance(options, Normalised) and options.statistics == "pooled"
+
+    @classmethod
+    def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that the rounds of step 1 depend on; runs that agree in these can share those rounds."""
+        return dict(options)
 
     # On the server
 

@@ -5,7 +5,7 @@ there are no exemplars, as a newcomer has no old data. As published, everyone is
 statistics (FedAvg); with `local_head` the last layer and the statistics are the client's own (FedPer).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -58,6 +58,11 @@ class FedCLASS(Method):
         self.sharing: FedAvg | FedPer = (FedPer if options.local_head else FedAvg)(task, options)
         self.shared = "body" if options.local_head else "theta"
         self.teaching = Trainer(task.model)
+
+    @classmethod
+    def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """In step 1 there is no teacher."""
+        return {"local_head": options["local_head"]}
 
     # On the server
 

@@ -4,8 +4,8 @@ Clients train what they are served and send back the difference, which the serve
 Existing clients are served by the current hypernetwork and their own frozen embedding, with statistics of their own.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -92,6 +92,10 @@ class PFedHN(Generated):
         super().__init__(task, options)
         assert isinstance(options, Settings)
         self.settings = options
+
+    @classmethod
+    def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in options.items() if name != "novel"}
 
     def open_step(self, state: State, step: int, rounds: int, cards: dict[int, Message]) -> None:
         state.facts["step"] = step
