@@ -13,8 +13,8 @@ from conftest import TINY, comparable, tiny
 from typer.testing import CliRunner
 
 from pfeddsh.cli import app
-from pfeddsh.compare.branch import Job
 from pfeddsh.compare.cache import StepCache
+from pfeddsh.compare.job import Job
 from pfeddsh.compare.keys import stops
 from pfeddsh.compare.scheduler import execute
 from pfeddsh.compare.sharing import read_times
@@ -65,19 +65,25 @@ def rounds_on_disk(out: Path) -> int:
 def test_killed_at_several_moments_it_goes_on_to_the_same_bits(tmp_path, reference):
     out = tmp_path / "out"
     moments = [
-        lambda: (out / NAMES[0] / "events.jsonl").exists(),  # the first rounds
-        lambda: any((tmp_path / "cache" / "steps").glob("*.safetensors")),  # a state is shared
-        lambda: (out / NAMES[1] / "events.jsonl").exists(),  # both runs side by side
+        (signal.SIGKILL, lambda: (out / NAMES[0] / "events.jsonl").exists()),  # the first rounds
+        (signal.SIGINT, lambda: any((tmp_path / "cache" / "steps").glob("*.safetensors"))),  # a state is shared
+        (signal.SIGKILL, lambda: (out / NAMES[1] / "events.jsonl").exists()),  # both runs side by side
     ]
-    for moment in moments:
-        process = subprocess.Popen(command(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for blow, moment in moments:
+        process = subprocess.Popen(
+            command(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # also where tests run in the background
+        )  # fmt: skip
         try:
             deadline = time.monotonic() + LONG
             while not moment() and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.01)
+            assert process.poll() is None, process.communicate()[1]
         finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+            process.send_signal(blow)
+            _, told = process.communicate(timeout=60)
+        if blow == signal.SIGINT:
+            assert process.returncode == 130 and f"`pfeddsh compare --out {out}` continues" in told
         for name in NAMES:
             if (out / name / "state").exists() and not (out / name / "results.json").exists():
                 told = (out / name / "events.jsonl").read_text() if (out / name / "events.jsonl").exists() else ""
@@ -231,7 +237,15 @@ def played(tmp_path, methods, slots, fails=""):
     for method in methods:
         for schedule in ("6+2x2", "6+4"):
             there = stops(tiny(method, schedule=schedule), "data")
-            job = Job(kind="run", name=f"{method} {schedule}", out=tmp_path, cache=tmp_path, config={}, code="")
+            job = Job(
+                kind="run",
+                name=f"{method} {schedule}",
+                out=tmp_path,
+                folder=tmp_path,
+                environment={},
+                config={},
+                code="",
+            )
             job.keep = [stop.key for stop in there[:2]]
             found.append(Task(job, there[:1]))
     cache = StepCache(tmp_path / "steps", 0)
