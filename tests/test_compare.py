@@ -13,8 +13,8 @@ from conftest import TINY, comparable, tiny
 from typer.testing import CliRunner
 
 from pfeddsh.cli import app
-from pfeddsh.compare.branch import Job
 from pfeddsh.compare.cache import StepCache
+from pfeddsh.compare.job import Job
 from pfeddsh.compare.keys import stops
 from pfeddsh.compare.scheduler import execute
 from pfeddsh.compare.sharing import read_times
@@ -32,7 +32,7 @@ rounds_later = 2
 sample_fraction = {TINY["sample_fraction"]}
 """
 NAMES = ("digits-fedavg-6+2x2-seed0", "digits-fedavg-6+4-seed0")
-LONG = 240  # seconds after which something must be wrong
+LONG = 600  # seconds after which something must be wrong
 
 
 @pytest.fixture(autouse=True)
@@ -65,19 +65,25 @@ def rounds_on_disk(out: Path) -> int:
 def test_killed_at_several_moments_it_goes_on_to_the_same_bits(tmp_path, reference):
     out = tmp_path / "out"
     moments = [
-        lambda: (out / NAMES[0] / "events.jsonl").exists(),  # the first rounds
-        lambda: any((tmp_path / "cache" / "steps").glob("*.safetensors")),  # a state is shared
-        lambda: (out / NAMES[1] / "events.jsonl").exists(),  # both runs side by side
+        (signal.SIGKILL, lambda: (out / NAMES[0] / "events.jsonl").exists()),  # the first rounds
+        (signal.SIGINT, lambda: any((tmp_path / "cache" / "steps").glob("*.safetensors"))),  # a state is shared
+        (signal.SIGKILL, lambda: (out / NAMES[1] / "events.jsonl").exists()),  # both runs side by side
     ]
-    for moment in moments:
-        process = subprocess.Popen(command(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for blow, moment in moments:
+        process = subprocess.Popen(
+            command(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # also where tests run in the background
+        )  # fmt: skip
         try:
             deadline = time.monotonic() + LONG
             while not moment() and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.01)
+            assert process.poll() is None, process.communicate()[1]
         finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+            process.send_signal(blow)
+            _, told = process.communicate(timeout=60)
+        if blow == signal.SIGINT:
+            assert process.returncode == 130 and f"`pfeddsh compare --out {out}` continues" in told
         for name in NAMES:
             if (out / name / "state").exists() and not (out / name / "results.json").exists():
                 told = (out / name / "events.jsonl").read_text() if (out / name / "events.jsonl").exists() else ""
@@ -106,17 +112,17 @@ def invoke(*arguments: str):
 
 
 def test_a_failed_run_is_told_with_its_log_and_stops_nobody(tmp_path):
-    plan = tmp_path / "plan.toml"
+    plan, out = tmp_path / "plan.toml", tmp_path / "out"
     plan.write_text(
-        'methods = ["local"]\nschedules = ["4"]\n[set]\nrounds_first = 1\n'
-        '[variants]\nbad = { partition = "nonsense" }\ngood = {}\n'
+        'methods = ["local"]\nschedules = ["4"]\n[set]\nrounds_first = 1\n[variants]\nbad = {}\ngood = {}\n'
     )
-    out = tmp_path / "out"
-    done = invoke("compare", str(plan), "--out", str(out), "--jobs", "1")
+    out.mkdir()
+    (out / "digits-local-4-seed0-bad").write_text("a file in the way of the run's folder")
+    done = invoke("compare", str(plan), "--out", str(out), "--jobs", "2")
     assert done.exit_code == 1
-    assert "digits-local-4-seed0-bad: failed" in done.output and "nonsense" in done.output
+    assert "digits-local-4-seed0-bad: failed" in done.output and "FileExistsError" in done.output
     assert (out / "digits-local-4-seed0-good" / "results.json").exists()
-    assert "tries again" in done.output
+    assert "1 failed" in done.output and "tries again" in done.output
     again = invoke("compare", "--out", str(out), "--dry-run")
     assert again.exit_code == 0
     assert "2 runs, 1 of them finished" in again.output
@@ -230,8 +236,8 @@ def played(tmp_path, methods, slots, fails=""):
     found = []
     for method in methods:
         for schedule in ("6+2x2", "6+4"):
-            there = stops(tiny(method, schedule=schedule), "data")
-            job = Job(kind="run", name=f"{method} {schedule}", out=tmp_path, cache=tmp_path, config={}, code="")
+            name, there = f"{method} {schedule}", stops(tiny(method, schedule=schedule), "data")
+            job = Job(kind="run", name=name, out=tmp_path, folder=tmp_path, environment={}, config={}, code="")
             job.keep = [stop.key for stop in there[:2]]
             found.append(Task(job, there[:1]))
     cache = StepCache(tmp_path / "steps", 0)

@@ -27,10 +27,8 @@ def shared(one: list[str], other: list[str]) -> int:
 
 
 def test_a_plan_is_the_matrix_of_its_lists_and_names_say_what_differs():
-    plan = make(
-        {"methods": ["fedavg", "fedper"], "schedules": ["6+2x2", "6+4"], "seeds": [0, 1], "set": {"alpha": 1.0}}
-    )
-    runs = plan.runs()
+    lists = {"methods": ["fedavg", "fedper"], "schedules": ["6+2x2", "6+4"], "seeds": [0, 1]}
+    runs = make({**lists, "set": {"alpha": 1.0}}).runs()
     assert len({run.name for run in runs}) == 8
     assert "digits-fedper-6+2x2-seed1" in {run.name for run in runs}
     assert {run.config.alpha for run in runs} == {1.0}

@@ -14,7 +14,6 @@ from pfeddsh.compare.plan import make
 from pfeddsh.compare.sharing import SharedCheckpoints, read_times
 from pfeddsh.compare.tasks import fingerprints, tasks
 from pfeddsh.config import Config
-from pfeddsh.data.store import cache_root
 from pfeddsh.errors import UserError
 from pfeddsh.federation.engines import Serial
 from pfeddsh.federation.loop import Federation
@@ -37,7 +36,7 @@ def conduct(out, methods, schedules, limit=PLENTY, **options):
     """All tasks of a plan, one after the other in this process; the runs' names and results."""
     values = {"methods": methods, "schedules": schedules, "set": {**SET, "options": options}}
     runs = make(values).runs()
-    for task in tasks(runs, fingerprints(runs), out, open_cache(limit), cache_root(), keep_states=False):
+    for task in tasks(runs, fingerprints(runs), out, open_cache(limit), keep_states=False):
         branch.run(task.job)
     return {run.name: json.loads((out / run.name / "results.json").read_text()) for run in runs}
 
@@ -136,7 +135,7 @@ def test_the_least_recently_used_states_go_first(tmp_path):
     gone = cache.shrink(sum(entry.bytes for entry in entries) - 1)
     assert [entry.key for entry in gone] == [entries[1].key]
     assert cache.has(entries[0].key) and not cache.has(entries[1].key)
-    assert len(cache.about()) == 7, "what is known of every stop stays"
+    assert len(cache.about()) == 10, "what is known of every stop stays"
     conduct(tmp_path / "again", ["fedavg"], ["4+2", "4+1+1"], limit=1)
     assert not cache.entries(), "a limit is kept while runs go on"
 
@@ -151,7 +150,7 @@ def test_the_cache_never_changes_what_runs_hold(tmp_path):
 
 def test_another_version_of_the_code_is_refused(tmp_path):
     runs = make({"methods": ["fedavg"], "schedules": ["4"], "set": SET}).runs()
-    task, *_ = tasks(runs, fingerprints(runs), tmp_path, open_cache(0), cache_root(), keep_states=False)
+    task, *_ = tasks(runs, fingerprints(runs), tmp_path, open_cache(0), keep_states=False)
     with pytest.raises(UserError, match="another version"):
         branch.run(task.job.model_copy(update={"code": "old"}))
 

@@ -1,22 +1,18 @@
 """One task of a comparison, in a process of its own: a run that shares its steps, or the controls of some batches.
 
-The process gets its job as a line of JSON and ends when its standard input does, so none outlives whoever started it.
+The process reads its job from standard input and ends when that does, so none outlives whoever started it.
 """
 
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
 import warnings
-from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel
 
 from pfeddsh.compare.cache import open_cache
+from pfeddsh.compare.job import Job
 from pfeddsh.compare.keys import code, stops
 from pfeddsh.compare.sharing import SharedCheckpoints
 from pfeddsh.config import build
@@ -26,47 +22,9 @@ from pfeddsh.federation.loop import accuracy
 from pfeddsh.federation.run import one_thread, work
 from pfeddsh.federation.workbench import CONTROL, Call, Workbench
 from pfeddsh.results import controls
-from pfeddsh.results.files import locked, write_text
+from pfeddsh.results.files import Busy, locked, write_text
 
 PATIENCE = 20.0  # seconds to wait for a folder whose last process is still on its way out
-
-
-class Job(BaseModel):
-    """What a task is told; plain JSON, so that it can go to another machine."""
-
-    kind: Literal["run", "controls"]
-    name: str
-    out: Path  # the comparison's folder
-    cache: Path
-    config: dict[str, Any]
-    code: str
-    keep: list[str] = []  # keys of the states that others will want
-    limit: int = 0  # of the cache, in bytes
-    workers: int = 1
-    keep_states: bool = False
-    steps: list[int] = []  # whose batches, for controls
-
-    @property
-    def log(self) -> Path:
-        return self.out / "logs" / f"{self.name}.txt"
-
-
-def start(job: Job) -> "subprocess.Popen[str]":
-    """Start the job's process; closing its standard input ends it."""
-    environment = {**os.environ, "PFEDDSH_CACHE": str(job.cache), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    with job.log.open("w") as log:
-        command = [sys.executable, "-m", "pfeddsh.compare.branch"]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, text=True, start_new_session=True
-        )
-    assert process.stdin
-    try:
-        process.stdin.write(job.model_dump_json() + "\n")
-        process.stdin.flush()
-    except BrokenPipeError:
-        pass  # it died at once; its exit code and log say why
-    return process
 
 
 def run(job: Job) -> None:
@@ -115,7 +73,7 @@ def main() -> int:
             run(job)
             return 0
         except UserError as error:
-            if "in use by another process" in str(error) and time.monotonic() < deadline:
+            if isinstance(error, Busy) and time.monotonic() < deadline:
                 time.sleep(0.2)
                 continue
             print(f"error: {error}", flush=True)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from pfeddsh.compare.keys import Stop
 from pfeddsh.data.store import cache_root
 from pfeddsh.errors import UserError
 from pfeddsh.results.files import Damaged, read_record, replacing
+
+ABANDONED = 3600.0  # seconds after which a file that never took its place will not
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,9 @@ class StepCache:
 
     def shrink(self, limit: int) -> list[Entry]:
         """Remove the least recently used states until the rest fits; returns what went."""
+        for left in self.folder.glob(".*.tmp"):  # of a process that was killed
+            if time.time() - left.stat().st_ctime > ABANDONED:
+                left.unlink(missing_ok=True)
         entries, gone = self.entries(), []
         total = sum(entry.bytes for entry in entries)
         for entry in entries:

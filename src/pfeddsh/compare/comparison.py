@@ -15,7 +15,6 @@ from pfeddsh.compare.cache import open_cache
 from pfeddsh.compare.plan import Plan
 from pfeddsh.compare.scheduler import Engine, Local, execute
 from pfeddsh.compare.tasks import Task, fingerprints, tasks
-from pfeddsh.data.store import cache_root
 from pfeddsh.errors import UserError
 from pfeddsh.results.files import locked, write_text
 
@@ -42,7 +41,7 @@ class Comparison:
         self.data = fingerprints(self.runs)  # before anything is written: an unknown dataset leaves no trace
 
     def tasks(self) -> list[Task]:
-        return tasks(self.runs, self.data, self.out, self.cache, cache_root(), self.keep_states)
+        return tasks(self.runs, self.data, self.out, self.cache, self.keep_states)
 
     def forecast(self, console: Console) -> None:
         """Print the plan."""

@@ -9,8 +9,7 @@ import subprocess
 from importlib import import_module
 from typing import Any
 
-from pfeddsh.compare.branch import Job, start
-from pfeddsh.compare.scheduler import Handle
+from pfeddsh.compare.job import Job, start
 from pfeddsh.errors import UserError
 
 OBJECTS = 80_000_000  # bytes of a local Ray's object store: nothing but lines of JSON goes through it
@@ -65,6 +64,7 @@ class RayEngine:
         ray = self._ray
         given = os.environ.get("RAY_ADDRESS")
         own = {} if given else {"num_cpus": slots, "object_store_memory": OBJECTS}
+        os.environ.setdefault("RAY_worker_niceness", "0")  # a Ray of our own works for us alone, not in the background
         try:
             ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", **own)
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -72,7 +72,7 @@ class RayEngine:
         self._remote: Any = ray.remote(num_cpus=1, max_retries=3)(work)
         self.slots = int(ray.cluster_resources().get("CPU", 1))
 
-    def start(self, job: Job) -> Handle:
+    def start(self, job: Job) -> RayTask:
         return RayTask(self._ray, self._remote.remote(job.model_dump_json()), job)
 
     def close(self) -> None:

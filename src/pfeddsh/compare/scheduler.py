@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from pfeddsh.compare.branch import Job, start
 from pfeddsh.compare.cache import StepCache
+from pfeddsh.compare.job import Job, start
 from pfeddsh.compare.tasks import Task
 
 INTERVAL = 0.2  # seconds between two looks at the tasks

@@ -1,17 +1,19 @@
 """A plan as tasks: the runs, and the local-only controls they all need, each known by what it shares with others."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pfeddsh.compare.branch import Job
 from pfeddsh.compare.cache import StepCache
+from pfeddsh.compare.job import Job
 from pfeddsh.compare.keys import Stop, code, stops
 from pfeddsh.compare.plan import Run
 from pfeddsh.data.datasets import load
+from pfeddsh.data.store import cache_root
 from pfeddsh.federation.schedule import Schedule
 from pfeddsh.results import controls
 
@@ -74,11 +76,13 @@ def fingerprints(runs: Sequence[Run]) -> dict[str, str]:
     return {run.name: known[run.config.dataset, run.config.data_dir] for run in runs}
 
 
-def tasks(
-    runs: Sequence[Run], data: Mapping[str, str], out: Path, cache: StepCache, root: Path, keep_states: bool
-) -> list[Task]:
+def tasks(runs: Sequence[Run], data: Mapping[str, str], out: Path, cache: StepCache, keep_states: bool) -> list[Task]:
     """Everything left to do, in the order in which to start: seed by seed, controls first, then the longest runs."""
-    common: dict[str, Any] = {"out": out, "cache": root, "code": code(), "limit": cache.limit}
+    environment = {"PFEDDSH_CACHE": str(cache_root())}
+    environment |= {name: os.environ[name] for name in ("PFEDDSH_DATA",) if name in os.environ}
+    common: dict[str, Any] = {
+        "out": out, "folder": Path.cwd(), "environment": environment, "code": code(), "limit": cache.limit
+    }  # fmt: skip
     found = []
     for run in runs:
         if not (out / run.name / "results.json").exists():

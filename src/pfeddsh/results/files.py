@@ -16,6 +16,10 @@ from pfeddsh.errors import UserError
 from pfeddsh.messages import Record, separate
 
 
+class Busy(UserError):
+    """A folder another process works in."""
+
+
 class Damaged(Exception):
     """A file whose content is not what was written."""
 
@@ -88,5 +92,5 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{folder} is in use by another process; wait for it or choose another folder") from None
+            raise Busy(f"{folder} is in use by another process; wait for it or choose another folder") from None
         yield
