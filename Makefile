@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := $(VENV)/bin/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo federation test lint bench clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -12,11 +12,14 @@ help: ## Show this help
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN)pip install --quiet torch==2.13.0
-	$(RUN)pip install --quiet --editable . hypothesis mypy pytest pytest-xdist ruff
+	$(RUN)pip install --quiet --editable ".[flower]" hypothesis mypy pytest pytest-xdist ruff
 	touch $@
 
 demo: $(VENV)/.ready ## Onboard ten clients into a federation of thirty on the embedded digits (a minute)
 	$(RUN)pfeddsh run
+
+federation: $(VENV)/.ready ## Show live onboarding on Flower: a coordinator and five sites on this machine (minutes)
+	$(RUN)pfeddsh federation
 
 test: $(VENV)/.ready ## Run all tests
 	$(RUN)pytest -n 2 --dist loadfile
