@@ -1,1 +1,1 @@
-"""Live onboarding: the federation loop over Flower, for months, with clients that come when they come."""
+"""Live onboarding on Flower: a federation that runs for months and takes new clients as they come."""
