@@ -33,6 +33,7 @@ bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/throughput.py
 	$(RUN)python benchmarks/hypernetwork.py
 	$(RUN)python benchmarks/replay.py
+	$(RUN)python benchmarks/live.py
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -7,6 +7,7 @@ from typing import Any
 
 from pfeddsh.live.offers import Offers
 from pfeddsh.live.reception import Reception, now
+from pfeddsh.live.refusals import Watcher
 from pfeddsh.results.files import replacing
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.results.metrics import proactive_adaptation, retroactive_improvement
@@ -17,7 +18,8 @@ SCHEMA = 1
 class Board:
     """Rewritten after every event; readers see the old content or the new one."""
 
-    def __init__(self, path: Path, reception: Reception, offers: Offers) -> None:
+    def __init__(self, path: Path, reception: Reception, offers: Offers, watcher: Watcher) -> None:
+        self._watcher = watcher
         self._path, self._reception, self._offers = path, reception, offers
         self.phase, self.step, self.round, self.rounds = "waiting", 0, 0, 0
         self.eta: float | None = None
@@ -29,6 +31,7 @@ class Board:
         self.refusals[name] = self.refusals.get(name, 0) + 1
 
     def show(self, ledger: Ledger) -> None:
+        self.refused += self._watcher.new()
         with replacing(self._path, durable=False) as temporary:
             temporary.write_text(json.dumps(self.content(ledger), indent=1) + "\n")
 

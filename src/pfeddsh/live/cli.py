@@ -33,6 +33,8 @@ def serve(
     batch_wait: Annotated[float | None, typer.Option(help="seconds after which fewer do")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="any other key: lr=0.05, options.NAME=VALUE")] = None,
     port: Annotated[int, typer.Option(help="of the SuperLink, on the loopback")] = 9092,
+    listen: Annotated[str, typer.Option(help="where the proxy lets sites in")] = "0.0.0.0:9443",
+    page: Annotated[int, typer.Option(help="port of the status page, on the loopback; 0 takes a free one")] = 0,
     insecure: Insecure = False,
 ) -> None:
     """Run the coordinator of a federation until it is stopped; started again, it continues.
@@ -44,6 +46,7 @@ def serve(
     """
     from pfeddsh.config import override, read
     from pfeddsh.live.config import build, save
+    from pfeddsh.live.page import serve_page
     from pfeddsh.live.serve import Server
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,8 +60,14 @@ def serve(
     if "classes" not in values:
         raise UserError("which classes are there? give --classes cat,dog,horse, or classes = [...] in a TOML file")
     save(folder, build(values, str(config or "command line")))
-    _say(f"coordinator in {folder}; `pfeddsh status {folder}` tells how it goes, Ctrl-C stops it")
-    _until_interrupted(Server(folder, port, insecure, _say).run)
+    shown = serve_page(folder, port=page)
+    _say(
+        f"coordinator in {folder}; `pfeddsh status {folder}` and http://127.0.0.1:{shown.server_port} tell how it goes"
+    )
+    try:
+        _until_interrupted(Server(folder, port, insecure, _say, listen).run)
+    finally:
+        shown.shutdown()
 
 
 def join(
@@ -84,7 +93,7 @@ def join(
 
     home.mkdir(parents=True, exist_ok=True)
     before = SiteConfig.load(home).model_dump() if (home / "site.toml").exists() else {}
-    given = {"data": data and str(Path(data).expanduser().resolve()), "server": server, "name": name}
+    given: dict[str, Any] = {"data": data and str(Path(data).expanduser().resolve()), "server": server, "name": name}
     given |= {"insecure": insecure}
     values = {"name": home.resolve().name, **before, **{key: v for key, v in given.items() if v is not None}}
     if "data" not in values:

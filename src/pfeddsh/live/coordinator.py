@@ -27,6 +27,7 @@ from pfeddsh.live.engine import LiveBench, LiveEngine
 from pfeddsh.live.exchange import Absent, Exchange
 from pfeddsh.live.offers import Offers
 from pfeddsh.live.reception import Reception
+from pfeddsh.live.refusals import Watcher
 from pfeddsh.live.registry import Registry
 from pfeddsh.live.transport import Transport
 from pfeddsh.live.wire import HELLO, encode
@@ -322,7 +323,7 @@ def coordinate(folder: Path, transport: Transport, authenticated: bool) -> None:
             exchange, registry, hello, min(60.0, config.round_timeout), authenticated,
             lambda name, reason: board.refuse(name, reason),
         )  # fmt: skip
-        board = Board(folder / "status.json", reception, offers)
+        board = Board(folder / "status.json", reception, offers, Watcher(folder))
         exchange.on_nodes = reception.on_nodes
         bench = LiveBench(config, registry.batches())
         engine = LiveEngine(bench, config, exchange, reception)

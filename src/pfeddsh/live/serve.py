@@ -17,18 +17,20 @@ from importlib.resources import files
 from pathlib import Path
 
 from pfeddsh.errors import UserError
+from pfeddsh.live import nodes, proxy
 from pfeddsh.live.config import load
 from pfeddsh.live.processes import Backoff, Child, environment, flower
 from pfeddsh.results.files import locked, write_text
 
-START = 90.0  # seconds a SuperLink or a coordinator has to come up
+START = 180.0  # seconds a SuperLink or a coordinator has to come up
 
 
 class Server:
     """The coordinator's host: the processes around one folder."""
 
-    def __init__(self, folder: Path, port: int, insecure: bool, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, port: int, insecure: bool, say: Callable[[str], None], listen: str = "") -> None:
         self.folder, self.address, self.insecure, self.say = folder, f"127.0.0.1:{port}", insecure, say
+        self.listen = listen
         self._env = environment(folder / ".flwr")
         self._superlink: Child | None = None
 
@@ -95,9 +97,7 @@ class Server:
             self._await_superlink()
             write_text(self.folder / "superlink.address", self.address + "\n")
         if not self.insecure:
-            from pfeddsh.live.nodes import synchronise
-
-            synchronise(self.folder, self.address)
+            nodes.synchronise(self.folder, self.address)
 
     def _await_superlink(self) -> None:
         host, port = self.address.split(":")
@@ -120,6 +120,8 @@ class Server:
                     f"{authority} is missing; make it with `pfeddsh certs {self.folder}`, or use --insecure"
                 )
             entry.append(f"root-certificates = '{authority}'")
+            proxy.write(self.folder, listen=self.listen, superlink=self.address)
+            self.say(f"sites connect to {self.listen}; start the proxy with: {' '.join(proxy.command(self.folder))}")
         write_text(self.folder / ".flwr" / "config.toml", "\n".join(entry) + "\n")
 
     # Coordinator

@@ -15,6 +15,7 @@ from pfeddsh.config import read
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.live.certs import make_node_key
 from pfeddsh.live.processes import Backoff, Child, environment, flower, free_port
+from pfeddsh.live.refusals import explain
 from pfeddsh.results.files import write_text
 
 
@@ -97,12 +98,14 @@ class Keeper:
         self.name, self._command, self._env, self._log, self._say = name, command, env, log, say
         self._child: Child | None = None
         self._began = self._due = 0.0
+        self._log_begins = 0
         self._backoff = Backoff()
 
     def look(self) -> None:
         now = time.monotonic()
         if self._child is None:
             if now >= self._due:
+                self._log_begins = self._log.stat().st_size if self._log.exists() else 0
                 self._child, self._began = Child(self._command(), self._env, self._log), now
         elif not self._child.alive:
             wait = self._backoff.after(now - self._began)
@@ -116,5 +119,8 @@ class Keeper:
             self._child = None
 
     def _last_words(self) -> str:
-        status = self._child.status if self._child else None
-        return f"status {status}, see {self._log}"
+        """Why the child ended, in words if its log since its start has some that we understand."""
+        with self._log.open("rb") as file:
+            file.seek(self._log_begins)
+            meaning = explain(file.read().decode(errors="replace"))
+        return meaning or f"status {self._child.status if self._child else None}, see {self._log}"
