@@ -5,6 +5,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from pfeddsh.live.nodes import sites
 from pfeddsh.live.offers import Offers
 from pfeddsh.live.reception import Reception, now
 from pfeddsh.live.refusals import Watcher
@@ -35,8 +36,13 @@ class Board:
         with replacing(self._path, durable=False) as temporary:
             temporary.write_text(json.dumps(self.content(ledger), indent=1) + "\n")
 
+    def revoked(self) -> set[str]:
+        """Keys that the operator has taken the permission from."""
+        return {site.key for site in sites(self._path.parent) if site.state == "revoked"}
+
     def content(self, ledger: Ledger) -> dict[str, Any]:
         online, registry = self._reception.online(), self._reception.registry
+        gone = self.revoked()
         clients = []
         for c in registry.clients:
             if c.released:
@@ -46,7 +52,7 @@ class Board:
             clients.append(
                 {
                     "id": c.id, "name": c.name, "key": c.key, "batch": c.batch,
-                    "state": "quarantined" if c.id in ledger.absent else state,
+                    "state": "revoked" if c.key in gone else "quarantined" if c.id in ledger.absent else state,
                     "online": c.key in online, "last_seen": self._reception.last_seen.get(c.key),
                     "refused": self.refusals.get(c.name, 0), "offer": self._offers.last(c.id),
                     "accuracy": told[-1] if told else None, "accuracy_first": told[0] if told else None,

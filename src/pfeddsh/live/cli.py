@@ -35,6 +35,7 @@ def serve(
     port: Annotated[int, typer.Option(help="of the SuperLink, on the loopback")] = 9092,
     listen: Annotated[str, typer.Option(help="where the proxy lets sites in")] = "0.0.0.0:9443",
     page: Annotated[int, typer.Option(help="port of the status page, on the loopback; 0 takes a free one")] = 0,
+    attach: Annotated[bool, typer.Option(help="use the SuperLink that already runs on --port")] = False,
     insecure: Insecure = False,
 ) -> None:
     """Run the coordinator of a federation until it is stopped; started again, it continues.
@@ -65,7 +66,7 @@ def serve(
         f"coordinator in {folder}; `pfeddsh status {folder}` and http://127.0.0.1:{shown.server_port} tell how it goes"
     )
     try:
-        _until_interrupted(Server(folder, port, insecure, _say, listen).run)
+        _until_interrupted(Server(folder, port, insecure, _say, listen, attach).run)
     finally:
         shown.shutdown()
 

@@ -10,7 +10,8 @@ import os
 import statistics
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ class LiveFederation(Federation):
             self._step(step, done)
             step, done = step + 1, 0
         self._phase("offering", step - 1)
-        while any(self._online(k) for k in self.offers.pending) or self.checking:
+        while any(self._online(k) for k in self.offers.pending) or self.deliveries or self.checking:
             self._deliver()
             time.sleep(PAUSE)
         self._phase("done", step - 1)
@@ -114,13 +115,13 @@ class LiveFederation(Federation):
 
     # Rounds
 
-    def _round(self, step: int, round: int) -> None:
-        super()._round(step, round)
-        self._deliver()
-
     def _train(self, step: int, round: int) -> dict[str, Record]:
         """A round counts if enough answered well, or nobody is missing; else it is repeated, which costs little."""
         while True:
+            gone = self.board.revoked()
+            for client in (c.id for c in self.reception.registry.clients if c.key in gone):
+                self.ledger.turn_away(client, "revoked")
+                self.offers.drop(client)
             recorded = super()._train(step, round)
             facts = recorded["facts"].facts
             facts["refused"] |= {str(k): reason for k, reason in self.unreadable.items()}
@@ -189,10 +190,9 @@ class LiveFederation(Federation):
 
     def _ask(self, job: str, messages: dict[int, Message], step: int, round: int) -> list[tuple[int, Reply]]:
         self.missing, self.unreadable = {}, {}
-        futures = {
-            k: self.engine.submit(Call(job, self.bench.visit(step, round, k), message))
-            for k, message in messages.items()
-        }
+        futures = {k: self._call(job, step, k, message, round) for k, message in messages.items()}
+        while job == "local" and wait(futures.values(), timeout=PAUSE).not_done:
+            self._deliver()  # rounds are long
         replies = []
         for client, future in futures.items():
             try:
@@ -219,27 +219,18 @@ class LiveFederation(Federation):
         self.exchange.check()
         for client, (step, message) in self.offers.pending.items():
             if client not in self.deliveries and self._online(client):
-                call = Call("receive", self.bench.visit(step, 0, client), message)
-                self.deliveries[client] = step, self.engine.submit(call)
-        for client, (step, future) in list(self.deliveries.items()):
-            if future.done():
-                del self.deliveries[client]
-                reply = _result("receive", future)
-                if reply is not None:
-                    self.offers.answer(step, client, reply.facts["accepted"])
-                    self._tell("offer", {"step": step, "client": client, "accepted": reply.facts["accepted"]})
-                    served = self._served([client])[client]
-                    self.checking[client] = (
-                        step,
-                        self.engine.submit(Call("score", self.bench.visit(step, 0, client), served)),
-                    )
-        for client, (step, future) in list(self.checking.items()):
-            if future.done():
-                del self.checking[client]
-                reply = _result("score", future)
-                if reply is not None and step <= len(self.ledger.acc):
-                    self.ledger.acc[step - 1][client] = 100.0 * reply.facts["correct"]["acc"] / reply.facts["count"]
-                    self._show()
+                self.deliveries[client] = step, self._call("receive", step, client, message)
+        for client, step, reply in _arrived("receive", self.deliveries):
+            if self.offers.answer(step, client, reply.facts["accepted"]):
+                self._tell("offer", {"step": step, "client": client, "accepted": reply.facts["accepted"]})
+                self.checking[client] = step, self._call("score", step, client, self._served([client])[client])
+        for client, step, reply in _arrived("score", self.checking):
+            if step <= len(self.ledger.acc):
+                self.ledger.acc[step - 1][client] = 100.0 * reply.facts["correct"]["acc"] / reply.facts["count"]
+                self._show()
+
+    def _call(self, job: str, step: int, client: int, message: Message, round: int = 0) -> "Future[Reply]":
+        return self.engine.submit(Call(job, self.bench.visit(step, round, client), message))
 
     # Telling
 
@@ -280,13 +271,17 @@ class LiveFederation(Federation):
         self.strikes = {int(k): count for k, count in parts["strikes"].facts.items()}
 
 
-def _result(job: str, future: "Future[Reply]") -> Message | None:
-    try:
-        message = future.result()[0]
-        _check_facts(job, message)
-        return message
-    except (Absent, BadMessage):
-        return None
+def _arrived(job: str, waiting: dict[int, tuple[int, Future[Reply]]]) -> list[tuple[int, int, Message]]:
+    """Take out what is answered: client, step and reply. Who did not answer properly is asked again some time."""
+    replies = []
+    for client, (step, future) in list(waiting.items()):
+        if future.done():
+            del waiting[client]
+            with suppress(Absent, BadMessage):
+                message = future.result()[0]
+                _check_facts(job, message)
+                replies.append((client, step, message))
+    return replies
 
 
 def _check_facts(job: str, reply: Message) -> None:

@@ -1,7 +1,6 @@
 """`make federation`: five sites of the digits in two batches on this machine, the second while the first is served."""
 
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from pfeddsh.data.datasets import load
 from pfeddsh.data.partition import partition
 from pfeddsh.errors import UserError
 from pfeddsh.live.config import LiveConfig, build, save
-from pfeddsh.live.processes import Child, free_port
+from pfeddsh.live.processes import Child, environment, free_port
 
 SITES = ("amsterdam", "bergen", "cork", "delft", "essen")  # the last two come late
 SECONDS = 900.0  # after which something is wrong
@@ -37,8 +36,7 @@ def demonstrate(folder: Path | None, rounds: int, console: Console) -> None:
 
         def start(name: str, *arguments: str) -> None:
             command = [sys.executable, "-m", "pfeddsh", *arguments, "--insecure"]
-            env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-            children.append(Child(command, env, place / f"{name}.log"))
+            children.append(Child(command, environment(place / ".flwr"), place / f"{name}.log"))
 
         def start_site(name: str) -> None:
             data = str(place / "data" / f"{name}.npz")

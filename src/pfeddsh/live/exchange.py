@@ -129,7 +129,8 @@ class Exchange:
             if node is None or node not in self.online:
                 parcel.missing = parcel.missing or now
                 continue
-            parcel.missing = None
+            if parcel.missing is not None:  # it was away, and may have forgotten what it was sent
+                parcel.missing, parcel.node = None, None
             if parcel.to_send(node, now):
                 ready.append((parcel, node))
         for parcel, node in ready:

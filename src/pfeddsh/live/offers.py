@@ -37,11 +37,14 @@ class Offers:
             self._fate[f"{step}/{client}"] = PENDING
         self._save()
 
-    def answer(self, step: int, client: int, accepted: bool) -> None:
-        if self._fate.get(f"{step}/{client}") == PENDING:
-            self._fate[f"{step}/{client}"] = ACCEPTED if accepted else DECLINED
-            del self._pending[client]
-            self._save()
+    def answer(self, step: int, client: int, accepted: bool) -> bool:
+        """Note the answer; False if the offer was no longer pending."""
+        if self._fate.get(f"{step}/{client}") != PENDING:
+            return False
+        self._fate[f"{step}/{client}"] = ACCEPTED if accepted else DECLINED
+        del self._pending[client]
+        self._save()
+        return True
 
     def drop(self, client: int) -> None:
         """Nothing is offered any more to a client that was turned away."""

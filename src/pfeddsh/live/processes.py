@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import pfeddsh
 from pfeddsh.errors import UserError
 
 PR_SET_PDEATHSIG = 1
@@ -36,7 +37,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
         "OMP_NUM_THREADS": "1",
         "PATH": _path(),
-        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(pfeddsh.__file__).parents[1]), os.getenv("PYTHONPATH")])),
     }
 
 

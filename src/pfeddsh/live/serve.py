@@ -16,6 +16,8 @@ from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
+import tomli_w
+
 from pfeddsh.errors import UserError
 from pfeddsh.live import nodes, proxy
 from pfeddsh.live.config import load
@@ -28,15 +30,24 @@ START = 180.0  # seconds a SuperLink or a coordinator has to come up
 class Server:
     """The coordinator's host: the processes around one folder."""
 
-    def __init__(self, folder: Path, port: int, insecure: bool, say: Callable[[str], None], listen: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        insecure: bool,
+        say: Callable[[str], None],
+        listen: str = "",
+        attach: bool = False,
+    ) -> None:
         self.folder, self.address, self.insecure, self.say = folder, f"127.0.0.1:{port}", insecure, say
-        self.listen = listen
+        self.listen, self.attach = listen, attach
         self._env = environment(folder / ".flwr")
         self._superlink: Child | None = None
+        self._steps: int | None = None
 
     def run(self) -> None:
         """Until the federation is done or this process is interrupted."""
-        load(self.folder)
+        self._steps = load(self.folder).steps
         with locked(self.folder):
             self._configure()
             backoff = Backoff()
@@ -73,15 +84,30 @@ class Server:
             time.sleep(0.5)
 
     def _done(self) -> bool:
-        return (self.folder / "results.json").exists()
+        """Whether as many steps are done as the configuration asks for; one without that number never is."""
+        try:
+            done: int = json.loads((self.folder / "results.json").read_text())["steps"]
+        except FileNotFoundError:
+            return False
+        return self._steps is not None and done >= self._steps
 
     # SuperLink
 
     def _superlink_alive(self) -> bool:
+        if self.attach:
+            return self._answers()
         return self._superlink is not None and self._superlink.alive
 
+    def _answers(self) -> bool:
+        host, port = self.address.split(":")
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
+            return True
+        return False
+
     def _start_superlink(self) -> None:
-        if not self._superlink_alive():
+        if self.attach:
+            self._await_superlink()
+        elif not self._superlink_alive():
             host, port = self.address.split(":")
             command = [flower("flower-superlink"), "--host", host, "--port", port]
             command += ["--database", str(self.folder / "superlink.db"), "--disable-runtime-dependency-installation"]
@@ -95,15 +121,14 @@ class Server:
                 self._superlink.stop()
             self._superlink = Child(command, self._env, self.folder / "superlink.log")
             self._await_superlink()
-            write_text(self.folder / "superlink.address", self.address + "\n")
+        write_text(self.folder / "superlink.address", self.address + "\n")
         if not self.insecure:
             nodes.synchronise(self.folder, self.address)
 
     def _await_superlink(self) -> None:
-        host, port = self.address.split(":")
         deadline = time.monotonic() + START
-        while time.monotonic() < deadline and self._superlink_alive():
-            with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+        while time.monotonic() < deadline and (self.attach or self._superlink_alive()):
+            if self._answers():
                 return
             time.sleep(0.1)
         raise UserError(f"the SuperLink does not come up; see {self.folder / 'superlink.log'}")
@@ -128,8 +153,9 @@ class Server:
 
     def _submit(self) -> str:
         app = str(files("pfeddsh.live") / "app")
-        settings = f"folder='{self.folder.resolve()}' authenticated={str(not self.insecure).lower()}"
-        command = [flower("flwr"), "run", app, "live", "--format", "json", "-c", settings]
+        settings = self.folder / ".flwr" / "run.toml"
+        write_text(settings, tomli_w.dumps({"folder": str(self.folder.resolve()), "authenticated": not self.insecure}))
+        command = [flower("flwr"), "run", app, "live", "--format", "json", "-c", str(settings)]
         done = subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=START)
         try:
             answer = json.loads(done.stdout)

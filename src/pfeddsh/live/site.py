@@ -58,7 +58,6 @@ def loopback(address: str) -> bool:
 def supernode(home: Path, config: SiteConfig) -> list[str]:
     """Flower's command for the network side of a site."""
     command = [flower("flower-supernode"), "--superlink", config.server, "--port", str(free_port())]
-    command += ["--node-config", f"home='{home.resolve()}'"]
     if config.insecure:
         return [*command, "--insecure"]
     authority = home / "ca.crt"
@@ -72,7 +71,7 @@ def join(home: Path, say: Callable[[str], None], worker: Sequence[str] = ()) -> 
     config = SiteConfig.load(home)
     if config.insecure and not loopback(config.server):
         raise UserError(f"--insecure is for a coordinator on this machine, not for {config.server}")
-    env = environment(home / ".flwr")
+    env = {**environment(home / ".flwr"), "PFEDDSH_SITE": str(home.resolve())}  # for the client app
     keepers = [
         Keeper("worker", lambda: list(worker) or [sys.executable, "-m", "pfeddsh.live.worker", str(home)],
                env, home / "worker.log", say),

@@ -14,7 +14,7 @@ app = ClientApp()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    os.chdir(str(context.node_config["home"]))  # the path of a socket may not be longer than 107 bytes
+    os.chdir(os.environ["PFEDDSH_SITE"])  # the path of a socket may not be longer than 107 bytes
     with Client("worker.sock", "AF_UNIX") as worker:
         worker.send_bytes(message.content.array_records["call"]["body"].data)
         body = worker.recv_bytes()
