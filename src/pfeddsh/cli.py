@@ -15,6 +15,7 @@ from rich.table import Table
 
 from pfeddsh.config import build, override, read
 from pfeddsh.errors import UserError
+from pfeddsh.live import edge_cli
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -144,6 +145,9 @@ def data_show(
     if draw:
         show.draw(parts, data, draw)
         console.print(f"drawn to {draw}", soft_wrap=True)
+
+
+edge_cli.register(app)
 
 
 def main() -> None:
