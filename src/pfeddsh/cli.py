@@ -16,6 +16,7 @@ from rich.table import Table
 from pfeddsh.config import build, override, read
 from pfeddsh.errors import UserError
 from pfeddsh.live import cli as live
+from pfeddsh.live import edge_cli
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -148,6 +149,7 @@ def data_show(
 
 
 live.register(app)
+edge_cli.register(app)
 
 
 def main() -> None:

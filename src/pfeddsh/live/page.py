@@ -1,7 +1,7 @@
 """The status page: read-only, self-contained, on the loopback unless told otherwise.
 
-It answers GET and HEAD for `/` and `/status.json` and nothing else. The page is one static file whose script and style are
-pinned by their hashes; names from the federation only ever become text nodes, so they cannot become markup.
+It answers GET and HEAD for `/` and `/status.json` and nothing else. The page is one static file whose script and style
+are pinned by their hashes; names from the federation only ever become text nodes, so they cannot become markup.
 """
 
 import base64
@@ -20,7 +20,7 @@ from pfeddsh.live.status import read_text
 
 
 def serve_page(folder: Path, host: str = "127.0.0.1", port: int = 0) -> ThreadingHTTPServer:
-    """Serve the status of the coordinator in `folder` from a thread; `.server_port` tells where, `.shutdown()` ends it."""
+    """Serve the coordinator's status in `folder` from a thread; `.server_port` tells where, `.shutdown()` ends it."""
 
     class Bound(_Handler):
         pass
@@ -56,8 +56,11 @@ def policy() -> str:
 
 def _names(host: str) -> frozenset[str] | None:
     """The names by which a server on the loopback may be asked; a name of someone else's that points here is none."""
-    loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    return frozenset({"localhost", "127.0.0.1", "[::1]", host}) if loopback else None
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    return frozenset({"localhost", "127.0.0.1", host}) if loopback else None
 
 
 class _Handler(BaseHTTPRequestHandler):

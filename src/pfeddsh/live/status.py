@@ -134,13 +134,22 @@ def _counts(words: list[str]) -> str:
 def _lists(status: Status) -> list[RenderableType]:
     shown: list[RenderableType] = []
     if status.queue:
-        names = ", ".join(escape(entry.name) for entry in status.queue[:8])
+        names = ", ".join(plain(entry.name) for entry in status.queue[:8])
         more = f" and {len(status.queue) - 8} more" if len(status.queue) > 8 else ""
         shown.append(f"waiting to join: {names}{more}")
     for entry in status.refused[-5:]:
         when = f"{entry.time.astimezone():%m-%d %H:%M:%S}"
-        shown.append(f"[red]refused[/] {when}  {escape(entry.client)}: {escape(entry.reason)}")
+        shown.append(f"[red]refused[/] {when}  {plain(entry.client)}: {plain(entry.reason)}")
     return shown
+
+
+def plain(text: str) -> str:
+    """A name as it is shown: neither markup nor control characters, by which it could take over the terminal.
+
+    >>> plain("a[red]\\x1b[2J")
+    'a\\\\[red]?[2J'
+    """
+    return escape("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
 def points(value: float | None) -> str:
