@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from pfeddsh.errors import UserError
+from pfeddsh.live.edge_cli import _flower
 
 console = Console()
 
@@ -48,7 +49,9 @@ def serve(
     from pfeddsh.config import override, read
     from pfeddsh.live.config import build, save
     from pfeddsh.live.page import serve_page
-    from pfeddsh.live.serve import Server
+
+    with _flower():
+        from pfeddsh.live.serve import Server
 
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "federation.toml"
@@ -88,9 +91,10 @@ def join(
     """
     import shutil
 
-    from pfeddsh.live.certs import make_node_key
-    from pfeddsh.live.site import SiteConfig
-    from pfeddsh.live.site import join as run
+    with _flower():
+        from pfeddsh.live.certs import make_node_key
+        from pfeddsh.live.site import SiteConfig
+        from pfeddsh.live.site import join as run
 
     home.mkdir(parents=True, exist_ok=True)
     before = SiteConfig.load(home).model_dump() if (home / "site.toml").exists() else {}
@@ -116,8 +120,10 @@ def federation(
 
     Takes a few minutes, nearly all of it Flower's. Prints PA, RI and what became of the offers.
     """
-    from pfeddsh.live.demo import demonstrate
+    with _flower():
+        import flwr  # noqa: F401  # here, not when its processes fail to start
 
+        from pfeddsh.live.demo import demonstrate
     demonstrate(folder, rounds, console)
 
 
