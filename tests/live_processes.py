@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pfeddsh.live import certs, nodes
 from pfeddsh.live.processes import Child, free_port
 
 ROOT = Path(__file__).parent
@@ -20,6 +21,7 @@ class Town:
     def __init__(self, folder: Path) -> None:
         self.folder, self.server, self.port = folder, folder / "server", free_port()
         self.children: dict[str, Child] = {}
+        self._tls: list[str] = []
         paths = [entry for entry in sys.path if entry and Path(entry) != ROOT]
         self._env = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, str(ROOT)])}
 
@@ -33,13 +35,21 @@ class Town:
     def start(self, name: str, *command: str) -> None:
         self.children[name] = Child([sys.executable, *command], self._env, self.folder / f"{name}.log")
 
+    def secure(self, sites: list[str]) -> None:
+        """TLS and node keys instead of --insecure; these sites are registered."""
+        certs.make(self.server)
+        self._tls = [f"--ca={self.server / 'tls' / 'ca.crt'}"]
+        for name in sites:
+            certs.make_node_key(self.folder / name)
+            nodes.add(self.server, name, self.folder / name / "node.key.pub")
+
     def serve(self) -> None:
-        self.start("serve", "-m", "pfeddsh", "serve", str(self.server), "--port", str(self.port), "--insecure")
+        command = ["serve", str(self.server), "--port", str(self.port)]
+        self.start("serve", "-m", "pfeddsh", *command, *([] if self._tls else ["--insecure"]))
 
     def join(self, name: str, data: Path) -> None:
-        server = f"127.0.0.1:{self.port}"
-        home = str(self.folder / name)
-        self.start(name, "-m", "pfeddsh", "join", home, "--data", str(data), "--server", server, "--insecure")
+        command = ["join", str(self.folder / name), "--data", str(data), "--server", f"127.0.0.1:{self.port}"]
+        self.start(name, "-m", "pfeddsh", *command, *(self._tls or ["--insecure"]))
 
     def status(self) -> dict[str, Any]:
         try:

@@ -17,12 +17,14 @@ PATIENCE = 400  # seconds until a test gives up; on a quiet machine it needs a t
 
 
 def test_a_run_over_flower_gives_the_bits_of_the_serial_engine(tmp_path):
+    """With TLS and node keys, as a federation is meant to run; the proxy has tests of its own."""
     paths = shards(tmp_path / "data", 3)
     config = federation(
         tmp_path / "server", rounds_first=2, rounds_later=1, batch_min=2, batch_wait=20, min_cohort=2,
         round_timeout=200, offline_after=200, steps=2,
     )  # fmt: skip
     with Town(tmp_path) as town:
+        town.secure(["site-0", "site-1", "site-2"])
         town.serve()
         for k in (0, 1):
             town.join(f"site-{k}", paths[k])
@@ -47,8 +49,8 @@ def test_kills_and_bad_replies_change_nothing_but_the_rounds_without_those_repli
     """
     paths = shards(tmp_path / "data", 3)
     config = federation(
-        tmp_path / "server", rounds_first=6, steps=1, min_cohort=3, round_timeout=100, offline_after=60,
-        quarantine_after=10,
+        tmp_path / "server", rounds_first=6, steps=1, batch_wait=3600, min_cohort=3, round_timeout=100,
+        offline_after=60, quarantine_after=10,
     )  # fmt: skip
     home = tmp_path / "site-1"
     home.mkdir()
