@@ -221,6 +221,29 @@ def test_a_newcomer_without_a_card_waits_for_the_next_batch(tmp_path, paths):
     ]  # fmt: skip
 
 
+def test_a_client_that_is_away_at_the_end_of_its_step_gets_its_model_later(tmp_path, paths):
+    federation(tmp_path / "server", batch_min=2, round_timeout=6)
+    network = crowd(tmp_path, paths, range(2))
+
+    def fault(header, name, body):
+        job, step = header["job"], header["visit"]["step"]
+        if (job, step, header["visit"]["round"], name) == ("local", 1, 2, "site-1"):
+            network.remove(101)  # after its last upload, before it is told that the step is over
+        if (job, step) == ("score", 1):
+            for k in (2, 3):
+                network.add(100 + k, tmp_path / f"site-{k}", paths[k])
+        if (job, step) == ("local", 2):
+            if 201 not in network.sites:
+                network.add(201, tmp_path / "site-1", paths[1])
+            if not (tmp_path / "site-1" / "model.safetensors").exists():
+                return None  # the round lasts until then
+        return body
+
+    network.fault = fault
+    run_in_process(tmp_path / "server", network)
+    assert read_record(tmp_path / "site-1" / "model.safetensors").facts["step"] == 1
+
+
 def test_settings_of_a_begun_federation_cannot_change(tmp_path, paths):
     federation(tmp_path / "server", steps=1)
     run_in_process(tmp_path / "server", crowd(tmp_path, paths, range(3)))

@@ -9,7 +9,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
@@ -52,10 +52,12 @@ class LiveFederation(Federation):
     ) -> None:  # fmt: skip
         self.config, self.exchange, self.reception = config, exchange, reception
         self.offers, self.board = offers, board
-        self.taken = reception.registry.batches()
         self.strikes: dict[int, int] = {}  # refused replies in a row
         self.missing: dict[int, str] = {}  # who did not answer the last question, and why
         self.unreadable: dict[int, str] = {}
+        self.cardless: tuple[dict[int, str], dict[int, str]] = {}, {}  # both, when cards were asked for
+        self.unsettled: dict[int, int] = {}  # who was away at the end of its step, and which that was
+        self.settling: dict[int, tuple[int, Future[Reply]]] = {}
         self.deliveries: dict[int, tuple[int, Future[Reply]]] = {}
         self.checking: dict[int, tuple[int, Future[Reply]]] = {}
         super().__init__(bench, engine, checkpoints, [])
@@ -108,10 +110,13 @@ class LiveFederation(Federation):
     def _open(self, step: int) -> None:
         self._phase("training", step)
         super()._open(step)
-        for client, reason in self.missing.items():
+        missing, unreadable = self.cardless
+        for client, reason in missing.items():
             self.ledger.turn_away(client, f"gave no card: {reason}")
             self.reception.release(client)
             self._tell("absent", {"step": step, "client": client, "reason": reason})
+        for client, reason in unreadable.items():
+            self.ledger.turn_away(client, f"card refused: {reason}")
 
     # Rounds
 
@@ -172,15 +177,19 @@ class LiveFederation(Federation):
         kept = None if at is None else self.checkpoints.recorded((step, at))
         if kept is None:
             replies = self._ask(job, messages, step, round)
-            while job == "card" and step == 1 and not replies:
+            while job == "card" and step == 1 and self.missing and not replies:
                 replies = self._ask(job, messages, step, round)
             if at is not None:
                 parts = {f"reply/{k}": message for k, (message, _) in replies}
-                missing = Record(facts={str(k): reason for k, reason in self.missing.items()})
-                self.checkpoints.round((step, at), {**parts, "missing": missing})
+                parts |= {"missing": _noted(self.missing), "unreadable": _noted(self.unreadable)}
+                self.checkpoints.round((step, at), parts)
         else:
             replies = [(int(key[6:]), (part, Memory())) for key, part in kept.items() if key.startswith("reply/")]
-            self.missing, self.unreadable = {int(k): why for k, why in kept["missing"].facts.items()}, {}
+            self.missing, self.unreadable = (_by_client(kept[name]) for name in ("missing", "unreadable"))
+        if job == "card":
+            self.cardless = self.missing, self.unreadable
+        elif job == "settle":
+            self.unsettled |= dict.fromkeys([*self.missing, *self.unreadable], step)
         for client, (message, _) in replies:
             if job == "receive":
                 self.offers.answer(step, client, message.facts["accepted"])
@@ -215,8 +224,16 @@ class LiveFederation(Federation):
     # Offers that wait
 
     def _deliver(self) -> None:
-        """Hand pending offers to clients that are online again; measure those that have answered."""
+        """Hand pending offers to clients that are online again; measure those that have answered.
+
+        A client that was away at the end of its own step is told first that it is over, and so gets its model.
+        """
         self.exchange.check()
+        for client, step in self.unsettled.items():
+            if client not in self.settling and self._online(client):
+                self.settling[client] = step, self._call("settle", step, client, self._served([client])[client])
+        for client, _, _ in _arrived("settle", self.settling):
+            del self.unsettled[client]
         for client, (step, message) in self.offers.pending.items():
             if client not in self.deliveries and self._online(client):
                 self.deliveries[client] = step, self._call("receive", step, client, message)
@@ -247,11 +264,11 @@ class LiveFederation(Federation):
 
     def _tell(self, kind: str, facts: dict[str, Any]) -> None:
         if kind == "round":
-            self.board.phase, self.board.step, self.board.round = "training", facts["step"], facts["round"] + 1
-            self.board.eta = facts["seconds"] * (self.plan.rounds(facts["step"]) - facts["round"] - 1)
+            board, rounds = self.board, self.plan.rounds(facts["step"])
+            board.step, board.round, board.rounds = facts["step"], facts["round"] + 1, rounds
+            board.eta = facts["seconds"] * (rounds - board.round)
+            board.phase = "training" if board.round < rounds else "replaying"
             self._discipline(facts)
-            if self.board.eta == 0:
-                self.board.phase = "replaying"
         elif kind == "refused":
             self.board.refuse(self._name(facts["client"]), facts["reason"])
         super()._tell(kind, facts)
@@ -263,12 +280,19 @@ class LiveFederation(Federation):
     # Checkpoints
 
     def _parts(self) -> dict[str, Record]:
-        strikes = Record(facts={str(k): count for k, count in self.strikes.items()})
-        return {**super()._parts(), "strikes": strikes}
+        return {**super()._parts(), "strikes": _noted(self.strikes), "unsettled": _noted(self.unsettled)}
 
     def _adopt(self, parts: dict[str, Record]) -> None:
         super()._adopt(parts)
-        self.strikes = {int(k): count for k, count in parts["strikes"].facts.items()}
+        self.strikes, self.unsettled = _by_client(parts["strikes"]), _by_client(parts["unsettled"])
+
+
+def _noted(about: Mapping[int, int | str]) -> Record:
+    return Record(facts={str(client): note for client, note in about.items()})
+
+
+def _by_client(record: Record) -> dict[int, Any]:
+    return {int(client): note for client, note in record.facts.items()}
 
 
 def _arrived(job: str, waiting: dict[int, tuple[int, Future[Reply]]]) -> list[tuple[int, int, Message]]:

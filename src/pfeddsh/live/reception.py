@@ -19,6 +19,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def _plain(name: str) -> str:
+    """A name as anyone may see it on a screen."""
+    return "".join(character for character in name if character.isprintable())[:64]
+
+
 class Reception:
     """Fed by the exchange's thread, read by the coordinator's."""
 
@@ -67,7 +72,7 @@ class Reception:
                 if header.get("status") != "ok":
                     raise BadMessage(str(header.get("reason"))[:200])
                 facts = message.facts
-                claimed, name, samples = str(facts["key"]), str(facts["name"])[:64], int(facts["train"])
+                claimed, name, samples = str(facts["key"]), _plain(str(facts["name"])), int(facts["train"])
             except (BadMessage, KeyError, TypeError, ValueError) as error:
                 self._refuse(node.name or node.key, f"introduction refused: {error}")
                 return
@@ -117,6 +122,8 @@ class Reception:
         """A newcomer that did not tell of itself in time goes back to the queue."""
         with self._lock:
             entry = self.registry.clients[client]
+            if entry.released:  # before an interruption
+                return
             self.registry.release(client)
             self._waiting_since.pop(entry.key, None)
             self._queue(entry.key, entry.name, 0)
