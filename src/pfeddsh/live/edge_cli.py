@@ -111,7 +111,7 @@ def nodes_list(folder: Folder) -> None:
     with _flower():
         from pfeddsh.live import nodes as work
     try:
-        sites = work.synchronise(folder, work.superlink_address(folder))
+        sites = work.connected(folder, work.superlink_address(folder))
     except UserError as error:
         sites = work.sites(folder)
         Console(stderr=True).print(f"[yellow]by the folder alone:[/] {escape(str(error))}", soft_wrap=True)
@@ -152,7 +152,7 @@ def predict(
     for result in work.predict(read_model(home), work.find_images(images)):
         failed |= bool(result.error)
         if as_json:
-            print(json.dumps({key: value for key, value in asdict(result).items() if value != ""}))
+            print(json.dumps({key: value for key, value in asdict(result).items() if value not in ("", None)}))
         elif result.error:
             Console(stderr=True).print(f"[red]error:[/] {escape(result.image)}: {escape(result.error)}", soft_wrap=True)
         else:

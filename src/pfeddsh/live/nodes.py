@@ -97,20 +97,30 @@ def superlink_address(folder: Path) -> str:
 
 def synchronise(folder: Path, address: str) -> list[Site]:
     """Make the SuperLink admit exactly the folder's sites; returns all of them with Flower's state."""
-    wanted = sites(folder)
-    allowed = {site.key: site for site in wanted if site.state == "allowed"}
-    states: dict[str, str] = {}
+    allowed = {site.key: site for site in sites(folder) if site.state == "allowed"}
     with _control(folder, address) as client:
-        for node in client.ListNodes(ListNodesRequest()).nodes_info:
-            key = fingerprint(node.public_key)
-            states[key] = node.status
+        nodes = _nodes(client)
+        for key, node in nodes.items():
             if key not in allowed and node.status != GONE:
                 client.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
         for key, site in allowed.items():
-            if key not in states:
+            if key not in nodes:
                 client.RegisterNode(RegisterNodeRequest(public_key=_pem(folder, site), name=site.name))
-                states[key] = "registered"
-    return [site if site.state == "revoked" else Site(site.name, site.key, states[site.key]) for site in wanted]
+    return connected(folder, address)
+
+
+def connected(folder: Path, address: str) -> list[Site]:
+    """The folder's sites with Flower's state of those it knows; changes nothing."""
+    with _control(folder, address) as client:
+        nodes = _nodes(client)
+    return [
+        Site(site.name, site.key, nodes[site.key].status) if site.state == "allowed" and site.key in nodes else site
+        for site in sites(folder)
+    ]
+
+
+def _nodes(client: Any) -> dict[str, Any]:
+    return {fingerprint(node.public_key): node for node in client.ListNodes(ListNodesRequest()).nodes_info}
 
 
 def _pem(folder: Path, site: Site) -> bytes:
