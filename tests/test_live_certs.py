@@ -199,8 +199,8 @@ def test_refusals_are_told_once_summed_up_and_after_a_rotation(tmp_path: Path) -
     assert len(watcher.new()) == Watcher.LIMIT
     (tmp_path / ERRORS).write_text(
         "2026/03/01 08:00:00 [info] 1#1: *3 client 10.0.0.1 closed keepalive connection\n"
-        "2026/03/01 08:00:01 [info] 1#1: *4 SSL_do_handshake() failed (SSL: error:0A000412:SSL routines::sslv3 alert bad"
-        " certificate:SSL alert number 42) while SSL handshaking, client: 10.0.0.7, server: 0.0.0.0:9443\n"
+        "2026/03/01 08:00:01 [info] 1#1: *4 SSL_do_handshake() failed (SSL: error:0A000412:SSL routines::sslv3 alert"
+        " bad certificate:SSL alert number 42) while SSL handshaking, client: 10.0.0.7, server: 0.0.0.0:9443\n"
     )
     assert [(entry["client"], entry["reason"]) for entry in watcher.new()] == [
         ("10.0.0.7", "TLS failed: sslv3 alert bad certificate")
