@@ -127,7 +127,10 @@ def test_a_site_keeps_its_key(tmp_path: Path) -> None:
     if keygen := shutil.which("ssh-keygen"):
         said = subprocess.run([keygen, "-lf", tmp_path / "node.key.pub"], capture_output=True, text=True, check=True)
         assert said.stdout.split()[:2] == ["384", print_]
-    (tmp_path / "node.key.pub").unlink()
+    certs.make_node_key(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "node.key.pub", tmp_path / "node.key.pub")
+    with pytest.raises(UserError, match="does not belong"):
+        certs.make_node_key(tmp_path)
     (tmp_path / "node.key").write_text("nothing")
     with pytest.raises(UserError, match="not a readable key"):
         certs.make_node_key(tmp_path)

@@ -114,6 +114,14 @@ def test_the_onnx_graph_computes_the_same_for_any_batch(tmp_path: Path) -> None:
     assert {entry.key: json.loads(entry.value) for entry in graph.metadata_props}["classes"] == NAMES
 
 
+def test_without_onnx_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site(tmp_path / "home")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(UserError, match=r"pfeddsh\[onnx\]"):
+        export(tmp_path / "home", tmp_path / "out", onnx=True)
+    assert not (tmp_path / "out").exists()
+
+
 def draw(path: Path, seed: int, size: tuple[int, int] = (48, 40)) -> Path:
     pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path)

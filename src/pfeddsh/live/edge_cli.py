@@ -96,12 +96,12 @@ def nodes_revoke(folder: Folder, name: Name) -> None:
 
 
 def _apply(folder: Path) -> str:
-    """Tell the running SuperLink, if one runs; otherwise `serve` does at its start."""
+    """Tell the SuperLink, if one runs; otherwise `serve` does at its start. One that runs and refuses is an error."""
     from pfeddsh.live import nodes as work
 
     try:
         work.synchronise(folder, work.superlink_address(folder))
-    except UserError as error:
+    except work.Unreachable as error:
         return f"; it takes effect when the coordinator starts ({error})"
     return "; in effect now"
 
@@ -112,7 +112,7 @@ def nodes_list(folder: Folder) -> None:
         from pfeddsh.live import nodes as work
     try:
         sites = work.connected(folder, work.superlink_address(folder))
-    except UserError as error:
+    except work.Unreachable as error:
         sites = work.sites(folder)
         Console(stderr=True).print(f"[yellow]by the folder alone:[/] {escape(str(error))}", soft_wrap=True)
     view = Table("site", "state", "key")

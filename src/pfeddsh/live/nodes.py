@@ -25,6 +25,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 GONE = "unregistered"  # Flower's status of a node that was taken away; its key stays occupied
 
 
+class Unreachable(UserError):
+    """No SuperLink runs that could be told; the folder is told, and the SuperLink at its next start."""
+
+
 @dataclass(frozen=True)
 class Site:
     """A site as the operator sees it. `state` is Flower's (registered, online, offline), or allowed, or revoked."""
@@ -90,9 +94,7 @@ def superlink_address(folder: Path) -> str:
     try:
         return (folder / "superlink.address").read_text().strip()
     except OSError:
-        raise UserError(
-            f"no SuperLink runs for {folder}: there is no superlink.address; start `pfeddsh serve`"
-        ) from None
+        raise Unreachable(f"no SuperLink runs for {folder}: there is no superlink.address in it") from None
 
 
 def synchronise(folder: Path, address: str) -> list[Site]:
@@ -140,6 +142,6 @@ def _control(folder: Path, address: str) -> Iterator[Any]:
         with ControlHttpClient.from_server_address(address, False, authority, interceptors) as client:
             yield client
     except httpx.TransportError as error:
-        raise UserError(f"no SuperLink answers at {address}: {error}") from error
+        raise Unreachable(f"no SuperLink answers at {address}: {error}") from error
     except httpx.HTTPStatusError as error:
         raise UserError(f"the SuperLink at {address} refused: {error.response.text[:200] or error}") from error
