@@ -1,4 +1,4 @@
-"""The front door: `pfeddsh run`, `resume`, `methods`, `data`."""
+"""The front door: `pfeddsh run`, `resume`, `report`, `methods`, `data`."""
 
 import sys
 import time
@@ -15,6 +15,7 @@ from rich.table import Table
 
 from pfeddsh.config import build, override, read
 from pfeddsh.errors import UserError
+from pfeddsh.report import cli as report_cli
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Datasets: what there is, and who would own what.")
 app.add_typer(data_app, name="data")
+report_cli.register(app)
 console = Console()
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file, such as the config.toml of another run")]
