@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pfeddsh.config import Config
+from pfeddsh.config import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation.schedule import parse
 from pfeddsh.methods import registry
@@ -25,7 +25,7 @@ class Setting:
 
     def differs(self) -> dict[str, Any]:
         """Where the protocol departs from the default one."""
-        default = Config(dataset=self.dataset).protocol()
+        default = build({"dataset": self.dataset}).protocol()
         return {name: value for name, value in self.protocol or () if default.get(name) != value}
 
 

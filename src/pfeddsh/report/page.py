@@ -8,11 +8,12 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from pfeddsh.report import figures, images
+from pfeddsh.report import figures, images, spark
 from pfeddsh.report.arrange import Cell, Group
 from pfeddsh.report.measures import Spread
 from pfeddsh.report.repeat import recipe
 from pfeddsh.report.summary import sentences
+from pfeddsh.report.svg import Drawing
 from pfeddsh.report.tables import Table, Value, headline
 from pfeddsh.report.writers import FORMATS
 
@@ -61,11 +62,7 @@ def _group(group: Group, tables: Sequence[Table]) -> dict[str, Any]:
         "cards": [_card(cell, matrices[cell.id], min(every), max(every)) for cell in cells],
         "low": min(every),
         "high": max(every),
-        "capacity": [
-            {"label": cell.label, "drawings": [_drawing(drawing) for drawing in drawn]}
-            for cell in cells
-            if (drawn := figures.capacity(cell))
-        ],
+        "capacity": [_drawing(drawing) for cell in cells if (drawing := figures.capacity(cell))],
         "sheets": found,
         "missing": missing,
     }
@@ -75,10 +72,13 @@ def _card(cell: Cell, matrix: list[list[float | None]], low: float, high: float)
     """A heat map as a table, so that its numbers can be read, and the same as lines; shades share the group's scale."""
     span = max(high - low, 1e-9)
     heat = [[None if a is None else (a, round(6 + 64 * (a - low) / span)) for a in row] for row in matrix]
-    return {"cell": cell, "heat": heat, "drawing": _drawing(figures.trajectories(cell))}
+    lines = spark.chart(
+        matrix, low, high, f"{cell.label}: accuracy of each batch after each step, n = {len(cell.runs)}"
+    )
+    return {"cell": cell, "heat": heat, "lines": Markup(lines)}
 
 
-def _drawing(drawing: figures.Drawing) -> dict[str, Any]:
+def _drawing(drawing: Drawing) -> dict[str, Any]:
     return {"name": drawing.name, "svg": Markup(drawing.svg), "caption": drawing.caption, "runs": drawing.runs}
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 from pfeddsh.report import measures
 from pfeddsh.report.arrange import Cell, Group
-from pfeddsh.report.measures import Measure, Spread, compare, over_seeds, worst_loss
+from pfeddsh.report.measures import Measure, Spread, against_best, over_seeds, worst_loss
 from pfeddsh.report.read import Results
-from pfeddsh.report.tables import Column
+from pfeddsh.report.tables import Column, p_value
 
 POINTS = Column("", signed=True)
 
@@ -14,44 +14,50 @@ POINTS = Column("", signed=True)
 def sentences(group: Group) -> list[str]:
     """Newcomers, existing clients, and those who lost."""
     contest = group.contest
-    if contest and contest[0].runs[0].results.steps < 2:
+    if group.cells[0].runs[0].results.steps < 2:
         return ["One step only: nobody joined later, so there is neither PA nor RI."]
-    lines = [
+    if len(contest) < 2:
+        return [line for cell in contest for line in (_alone(cell), _losers(contest))]
+    return [
         _winner("Newcomers gain most with", "PA", contest, measures.pa_last, measures.newcomers),
         _winner("Existing clients fare best with", "RI", contest, measures.ri_last, measures.existing),
         _losers(contest),
     ]
-    return [line for line in lines if line]
+
+
+def _alone(cell: Cell) -> str:
+    pa, ri = over_seeds(cell, measures.pa_last), over_seeds(cell, measures.ri_last)
+    return f"{cell.label} is the only method here: PA {_points(pa)}, RI {_points(ri)}."
 
 
 def _winner(
     words: str, name: str, cells: Sequence[Cell], measure: Measure, per_client: Callable[[Results], dict[int, float]]
-) -> str | None:
-    scored = sorted(((s.mean, c, s) for c in cells if (s := over_seeds(c, measure))), key=lambda x: -x[0])
-    if not scored:
-        return None
-    _, best, spread = scored[0]
-    if len(scored) == 1:
-        return f"{best.label}, the only method here, has {name} {_points(spread)}."
-    line = f"{words} {best.label}: {name} {_points(spread)}."
-    _, second, other = scored[1]
-    paired = compare(best, second, per_client)
+) -> str:
+    """The best and the next, and whether the distance means anything."""
+    spreads = [(cell, over_seeds(cell, measure)) for cell in cells]
+    ranked = sorted(((c, s) for c, s in spreads if s), key=lambda pair: -pair[1].mean)
+    if len(ranked) < 2:
+        return f"{name} is known for too few methods to compare."
+    (best, own), (second, other) = ranked[:2]
+    line = f"{words} {best.label}, {name} {_points(own)}; next is {second.label}, {_points(other)}."
+    paired = against_best(cells, measure, per_client).get(best.id)
     if paired is None:
-        return f"{line} Next is {second.label} with {_points(other)}; they share no seed, so nothing was tested."
-    seeds = "the one seed" if paired.seeds == 1 else f"{paired.better} of the {paired.seeds} seeds"
-    verdict = "more than chance among these clients" if paired.p < 0.05 else "within chance among these clients"
+        return f"{line} They share no seed, so the difference was not tested."
+    seeds = "one shared seed" if paired.seeds == 1 else f"{paired.seeds} shared seeds ({paired.better} in favour)"
+    verdict = "clear" if paired.p < 0.05 else "may be chance"
     return (
-        f"{line} Next is {second.label} with {_points(other)}; in {seeds} that both have, the difference is "
-        f"{POINTS.show(paired.difference)} points, {verdict} (p = {paired.p:.2g}, {paired.clients} clients)."
-        .replace("in 0 of", "positive in 0 of")
-    )  # fmt: skip
+        f"{line} Over {seeds}: {POINTS.show(paired.difference)} points, {verdict} among these {paired.clients} clients "
+        f"(p {p_value(paired.p)})."
+    )
 
 
-def _points(spread: Spread) -> str:
+def _points(spread: Spread | None) -> str:
+    if spread is None:
+        return "unknown"
     return f"{POINTS.show(spread)} ({spread.n} seed{'s' * (spread.n > 1)})"
 
 
-def _losers(cells: Sequence[Cell]) -> str | None:
+def _losers(cells: Sequence[Cell]) -> str:
     """Whose existing clients got worse, the most harmed first."""
     harmed = []
     for cell in cells:

@@ -10,8 +10,9 @@ from typing import Any
 from pfeddsh.report import measures
 from pfeddsh.report.arrange import Cell, Group, Setting
 from pfeddsh.report.measures import Measure, Spread, against_best, over_seeds, worst_loss
-from pfeddsh.report.read import mean
+from pfeddsh.report.read import Results, mean
 
+NONE = "\u2013"
 Value = str | int | float | Spread | None
 
 
@@ -27,7 +28,7 @@ class Column:
 
     def show(self, value: Value) -> str:
         if value is None:
-            return "–"
+            return NONE
         if isinstance(value, Spread):
             spread = f" ± {value.deviation:.{self.digits}f}" if value.deviation else ""
             return self.show(value.mean) + spread
@@ -82,6 +83,11 @@ def printed(table: str, cell: Cell) -> list[float] | None:
     return found
 
 
+def beside(table: str, cell: Cell, width: int) -> tuple[Value, ...]:
+    """The same as values of a row, empty where the paper has none."""
+    return tuple(map(float, printed(table, cell) or ())) or (None,) * width
+
+
 METHOD = Column("method", text=True)
 SEEDS = Column("n", "seeds")
 STEP1 = Column("step 1", "mean accuracy of the first batch after its own step, %")
@@ -110,12 +116,12 @@ def _table1(groups: Sequence[Group]) -> tuple[Table, Table]:
             "RI": against_best(group.contest, measures.ri_last, measures.existing),
         }
         for cell in group.contest + group.references:
-            old = printed("table1", cell) or [None, None]
+            old = beside("table1", cell, 2)
             p = {name: p_value(each[cell.id].p) if cell.id in each else None for name, each in found.items()}
             values: tuple[Value, ...] = (
                 cell.label, len(cell.runs), over_seeds(cell, measures.first_step),
-                over_seeds(cell, measures.pa_last), old[1], p["PA"], over_seeds(cell, measures.ri_last), old[0], p["RI"],
-                over_seeds(cell, measures.worse),
+                over_seeds(cell, measures.pa_last), old[1], p["PA"],
+                over_seeds(cell, measures.ri_last), old[0], p["RI"], over_seeds(cell, measures.worse),
             )  # fmt: skip
             rows.append(Row(group, cell, values))
         for name, each in found.items():
@@ -126,8 +132,8 @@ def _table1(groups: Sequence[Group]) -> tuple[Table, Table]:
                         Row(group, cell, (name, cell.label, c.difference, c.rival, won, c.clients, p_value(c.p)))
                     )
     note = (
-        "Mean ± standard deviation over n seeds. p: against the best other method, client by client, see the tests below. "
-        "Oracle (joint) and control (local) are nobody's rivals. Bold: highest mean of the contest."
+        "Mean ± standard deviation over n seeds. p: against the best other method, client by client, see the tests "
+        "below. Oracle (joint) and control (local) are nobody's rivals. Bold: highest mean of the contest."
     )
     table1 = Table("table1", "Table 1: newcomers and existing clients", note, columns, tuple(rows))
     return _mark(table1, (2, 3, 6)), Table("tests", "Against the best other method", TESTS, TEST_COLUMNS, tuple(tests))
@@ -140,10 +146,10 @@ def P(name: str) -> Column:
 
 
 TESTS = (
-    "Wilcoxon's signed-rank test, two-sided, over clients: each is paired with itself under the best other method in the "
-    "same seed; p is corrected after Holm for the methods of the table. No rank test over three seeds can fall below "
-    "p = 0.25, so seeds are counted and not tested. Clients of one seed share a training run: p says whether these clients "
-    "differ, not whether the next training run would."
+    "Wilcoxon's signed-rank test, two-sided, over clients: each is paired with itself under the best other method in "
+    "the same seed; p is corrected after Holm for the methods of the table. No rank test over three seeds can fall "
+    "below p = 0.25, so seeds are counted and not tested. Clients of one seed share a training run: p says whether "
+    "these clients differ, not whether the next training run would."
 )
 TEST_COLUMNS = (
     Column("measure", text=True), METHOD,
@@ -222,7 +228,7 @@ def _ablation(groups: Sequence[Group]) -> Table:
     columns = (METHOD, SEED_LIST, *(c for c, _ in shown), Column("paper accuracy"), PAPER_PA, PAPER_RI)
     rows = []
     for row in _spreads([(group, cell) for group in groups for cell in group.ablations], shown):
-        old = printed("ablation", row.cell) or [None] * 3
+        old = beside("ablation", row.cell, 3)
         rows.append(Row(row.group, row.cell, (*row.values, *old)))
     note = "Parts of pFedDSH taken away one by one. The paper's ablation has a PA and RI unlike those of its Table 1."
     return Table("ablation", "Ablation", note, columns, tuple(rows))
@@ -258,7 +264,7 @@ def _losses(groups: Sequence[Group]) -> Table:
     return Table("losses", "Who lost", "Over all steps after a client's own.", columns, tuple(rows))
 
 
-def _replay(run: measures.Results) -> float | None:
+def _replay(run: Results) -> float | None:
     return mean(run.seconds.replay_per_step[1:])
 
 
@@ -275,17 +281,17 @@ def _latency(groups: Sequence[Group]) -> Table:
     for group in groups:
         rounds = dict(group.setting.protocol or ()).get("rounds_later")
 
-        def amortised(run: measures.Results, rounds: Any = rounds) -> float | None:
+        def amortised(run: Results, rounds: Any = rounds) -> float | None:
             replay = _replay(run)
             return run.seconds.server_round_mean + replay / rounds if rounds and replay is not None else None
 
         for cell in group.contest + group.ablations[1:]:
             ours = (lambda run: run.seconds.server_round_mean, _replay, amortised, lambda run: run.seconds.round_mean)
-            old = printed("latency", cell) or [None] * 3
+            old = beside("latency", cell, 3)
             rows.append(Row(group, cell, (cell.label, cell.seeds, *(over_seeds(cell, m) for m in ours), *old)))
     note = (
-        "Wall time on the machines that made the runs; the paper's figures are from another machine. Amortised needs the "
-        "number of rounds, which results.json of older versions does not tell."
+        "Wall time on the machines that made the runs; the paper's figures are from another machine. Amortised needs "
+        "the number of rounds, which results.json of older versions does not tell."
     )
     return Table("latency", "Server latency", note, columns, tuple(rows))
 
@@ -298,7 +304,7 @@ def _payload(groups: Sequence[Group]) -> Table:
         Column("once down", "KiB per client, one-off"), Column("once up", "KiB per client, one-off"),
         Column("paper down"), Column("paper up"),
     )  # fmt: skip
-    ours: tuple[Callable[[measures.Results], float | None], ...] = (
+    ours: tuple[Callable[[Results], float | None], ...] = (
         lambda run: run.payload_kib.down, lambda run: run.payload_kib.up,
         lambda run: run.payload_kib.down + run.payload_kib.up,
         lambda run: run.payload_kib.once_down, lambda run: run.payload_kib.once_up,
@@ -336,8 +342,8 @@ def headline(setting: Setting) -> str:
     known = dict(setting.protocol)
     split = f"Dirichlet {known['alpha']}" if known.get("partition") == "dirichlet" else str(known.get("partition"))
     text = (
-        f"Clients by {split}; {known.get('rounds_first')} rounds for the first batch, {known.get('rounds_later')} for each "
-        f"later one; {100 * float(known.get('sample_fraction') or 0):g} % of the joining batch sampled; "
+        f"Clients by {split}; {known.get('rounds_first')} rounds for the first batch, {known.get('rounds_later')} for "
+        f"each later one; {100 * float(known.get('sample_fraction') or 0):g} % of the joining batch sampled; "
         f"{known.get('local_epochs')} local epoch(s), SGD, rate {known.get('lr')}, momentum {known.get('momentum')}, "
         f"batch size {known.get('batch_size')}."
     )

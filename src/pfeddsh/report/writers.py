@@ -75,12 +75,12 @@ def _align(column: Column) -> str:
     return "l" if column.text else "r"
 
 
-SYMBOLS = {"±": "$\\pm$", "\u2212": "$-$", "Δ": "$\\Delta$", "–": "--", "<": "$<$", "\\": "\\textbackslash{}",
+SYMBOLS = {"±": "$\\pm$", "\u2212": "$-$", "Δ": "$\\Delta$", "\u2013": "--", "<": "$<$", "\\": "\\textbackslash{}",
            "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}  # fmt: skip
 
 
 def _escape(text: str) -> str:
-    return re.sub(r"[&%$#_{}\\~^<±\u2212Δ–]", lambda m: SYMBOLS.get(m[0], "\\" + m[0]), _one_line(text))
+    return re.sub(r"[&%$#_{}\\~^<±\u2212\u2013Δ]", lambda m: SYMBOLS.get(m[0], "\\" + m[0]), _one_line(text))
 
 
 def _one_line(text: str) -> str:
