@@ -180,21 +180,21 @@ def capacity(cell: Cell) -> Drawing | None:
     again = fresh = 0.0
     rows = -(-len(layers) // 2)
     with styled():
-        figure = canvas(0.6 + 1.35 * rows)
+        figure = canvas(0.6 + 1.55 * rows)
         panels = list(figure.subplots(rows, 2, squeeze=False).flat)
         for axes, layer in zip(panels, layers, strict=False):
             reused, new, total, width = (counted(layer, name) for name in ("reused", "new", "total", "width"))
             again, fresh = again + sum(reused[1:]), fresh + sum(new[1:])
             axes.bar(steps, reused, 0.6, color=PALETTE["sky"], label="reused")
-            axes.bar(steps, new, 0.6, bottom=reused, color=PALETTE["vermilion"], hatch="////", linewidth=0, label="new")
+            axes.bar(steps, new, 0.6, bottom=reused, color=PALETTE["orange"], hatch="///", linewidth=0, label="new")
             axes.plot(steps, total, "o--", color=INK, linewidth=1, markersize=3, label="total so far")
             axes.axhline(width[0], color=FAINT, linewidth=1)
             axes.set_ylim(0, 1.12 * width[0])
             axes.set_xticks(steps)
+            axes.set_xlabel("step")
             axes.set_title(f"{layer} (of {width[0]:.0f})")
         for axes in panels[len(layers) :]:
             axes.set_visible(False)
-        figure.supxlabel("step", fontsize=8.5)
         figure.supylabel("channels", fontsize=8.5)
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=7.5, handlelength=1.5)

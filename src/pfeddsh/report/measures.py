@@ -180,7 +180,7 @@ def signed_rank(differences: Sequence[float]) -> float:
 
     if not any(differences):
         return 1.0
-    return float(wilcoxon(differences, zero_method="pratt", method="approx").pvalue)
+    return float(wilcoxon(differences, zero_method="pratt").pvalue)
 
 
 def holm(values: Sequence[float]) -> list[float]:

@@ -79,7 +79,7 @@ class Results(BaseModel):
         found = tuple(self.batch.count(step) for step in range(1, self.steps + 1))
         if (sum(sizes), sizes) != (self.clients, found) or len(self.batch) != self.clients:
             raise ValueError(f"batch does not follow the schedule {self.schedule}")
-        for name in ("acc", "acc_unguarded", "pa", "ri", "capacity"):
+        for name in ("acc", "acc_unguarded", "pa", "ri", "pa_zero_shot", "capacity"):
             value = getattr(self, name)
             if value is not None and len(value) != self.steps:
                 raise ValueError(f"{name} has {len(value)} steps instead of {self.steps}")
@@ -175,7 +175,7 @@ def _why(error: Exception) -> str:
     """One line; of a foreign file only the first few of its many mistakes."""
     if isinstance(error, ValidationError):
         wrong = error.errors()
-        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".lstrip(": ") for e in wrong[:3]]
+        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": Value error, ") for e in wrong[:3]]
         return "not a results.json of pfeddsh: " + "; ".join(lines) + (" ..." if len(wrong) > 3 else "")
     return str(error.strerror if isinstance(error, OSError) and error.strerror else error)
 

@@ -21,7 +21,7 @@ STYLE: Any = {
     "axes.edgecolor": FAINT, "xtick.color": FAINT, "ytick.color": FAINT, "grid.color": FAINT, "grid.alpha": 0.25,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "legend.frameon": False,
     "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "lines.linewidth": 1.6,
-    "lines.markersize": 4.5, "axes.axisbelow": True,
+    "lines.markersize": 4.5, "axes.axisbelow": True, "hatch.color": INK, "hatch.linewidth": 0.5,
 }  # fmt: skip
 WIDTH = 3.7  # inches: the width of a phone, so that figures stand beside each other or below
 

@@ -133,16 +133,15 @@ def _table1(groups: Sequence[Group]) -> tuple[Table, Table]:
                     )
     note = (
         "Mean ± standard deviation over n seeds. p: against the best other method, client by client, see the tests "
-        "below. Oracle (joint) and control (local) are nobody's rivals. Bold: highest mean of the contest."
+        "below. Oracle (joint) and control (local) are nobody's rivals. Bold: highest mean, if all methods have the "
+        "same seeds."
     )
     table1 = Table("table1", "Table 1: newcomers and existing clients", note, columns, tuple(rows))
     return _mark(table1, (2, 3, 6)), Table("tests", "Against the best other method", TESTS, TEST_COLUMNS, tuple(tests))
 
 
 def P(name: str) -> Column:
-    return Column(
-        f"p ({name})", f"{name} against the best other method: Wilcoxon over clients, Holm-corrected", text=True
-    )
+    return Column(f"p ({name})", f"{name} against the best other method: Wilcoxon over clients, Holm-corrected")
 
 
 TESTS = (
@@ -156,14 +155,17 @@ TEST_COLUMNS = (
     Column("difference", "mean over the seeds that both have, points", signed=True),
     Column("against", "the best other method in this measure", text=True),
     Column("seeds won", "seeds with a positive difference, of those both have", text=True),
-    Column("clients", "pairs in the test"), Column("p", text=True),
+    Column("clients", "pairs in the test"), Column("p"),
 )  # fmt: skip
 
 
 def _mark(table: Table, columns: Sequence[int]) -> Table:
-    """Mark the highest mean of each group among those in contest."""
+    """Mark the highest mean of each group among those in contest, where all have the same seeds."""
     best: dict[tuple[int, int], float] = {}
-    rivals = [row for row in table.rows if len(row.group.contest) > 1 and row.cell in row.group.contest]
+    fair = [
+        g for g in {row.group for row in table.rows} if len(g.contest) > 1 and len({c.seeds for c in g.contest}) == 1
+    ]
+    rivals = [row for row in table.rows if row.group in fair and row.cell in row.group.contest]
     for row in rivals:
         for i in columns:
             if isinstance(value := row.values[i], Spread):
@@ -271,9 +273,9 @@ def _replay(run: Results) -> float | None:
 def _latency(groups: Sequence[Group]) -> Table:
     columns = (
         METHOD, SEED_LIST,
-        Column("server round", "the server's work in an ordinary round, seconds", digits=3),
+        Column("server round", "the server's work in an ordinary round, seconds", digits=4),
         Column("replay", "seconds per later step", digits=2),
-        Column("amortised", "server round plus replay spread over the rounds of a later step, seconds", digits=3),
+        Column("amortised", "server round plus replay spread over the rounds of a later step, seconds", digits=4),
         Column("whole round", "with the clients' training as simulated here, seconds", digits=3),
         Column("paper round", digits=2), Column("paper replay", digits=2), Column("paper averaged", digits=2),
     )  # fmt: skip
@@ -332,7 +334,7 @@ def _capacity(groups: Sequence[Group]) -> Table:
         "Channels in the step's own mask: new ones and those reused from earlier steps; total allocated so far, of the "
         "layer's width. Novelty: dimension of the step's updates outside what used channels reach."
     )
-    return Table("capacity", "Neuron usage", note, columns, tuple(rows))
+    return Table("capacity", "Neuron usage, step by step", note, columns, tuple(rows))
 
 
 def headline(setting: Setting) -> str:
