@@ -8,9 +8,10 @@ import pytest
 from fabricate import results, write
 from scipy.stats import wilcoxon
 
-from pfeddsh.report import measures, tables, writers
+from pfeddsh.report import paired, table, tables, writers
 from pfeddsh.report.arrange import arrange
-from pfeddsh.report.measures import Spread, compare, signed_rank
+from pfeddsh.report.measures import Spread
+from pfeddsh.report.paired import compare, signed_rank
 from pfeddsh.report.read import gather
 from pfeddsh.report.summary import sentences
 
@@ -69,7 +70,7 @@ def test_the_papers_numbers_are_not_set_beside_another_protocol(tmp_path):
 
 def test_the_paired_test_is_over_clients_of_the_same_seed(group):
     ours, theirs = group.main["pfeddsh"], group.main["fedper"]
-    found = compare(ours, theirs, measures.existing)
+    found = compare(ours, theirs, paired.existing)
     differences = []
     for a, b in zip(ours.runs, theirs.runs, strict=True):
         for k, joined in enumerate(a.results.batch):
@@ -125,6 +126,16 @@ def test_a_run_with_one_step_has_neither_pa_nor_ri(tmp_path):
     assert value(tables.build(groups)[0], "fedper", "PA") is None
 
 
+@pytest.mark.parametrize("method", ["pfeddsh-gate", "local"])
+def test_an_ablation_or_the_control_alone_has_its_table_too(tmp_path, method):
+    write(tmp_path / "run", results(method))
+    groups, _ = arrange(gather([tmp_path])[0])
+    made = {table.name: table for table in tables.build(groups)}
+    for name in ("table1", "latency", "payload"):
+        assert [row.cell.label for row in made[name].rows] == [method]
+    assert sentences(groups[0])[0].startswith(f"{method} is the only method here: PA ")
+
+
 def test_optional_fields_of_newer_runs_are_shown(tmp_path):
     content = results("pefll")
     content["pa_zero_shot"] = [None, 1.0, 3.0]
@@ -161,7 +172,7 @@ def test_latex_escapes_what_latex_would_read(tmp_path):
 
 
 def test_numbers_are_written_with_a_true_minus_and_no_negative_zero():
-    column = tables.Column("RI", signed=True)
+    column = table.Column("RI", signed=True)
     assert column.show(-1.234) == "\u22121.23"
     assert column.show(-0.001) == "0.00"
     assert column.show(Spread(2.0, 0.5, 3)) == "+2.00 ± 0.50"

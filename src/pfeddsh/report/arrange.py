@@ -45,7 +45,7 @@ class Variant:
         return self.method.startswith("pfeddsh-")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
     """The runs that differ in nothing but the seed."""
 
@@ -64,7 +64,7 @@ class Cell:
         return ", ".join(str(run.results.seed) for run in self.runs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """One schedule in one setting: what one table shows."""
 
@@ -82,9 +82,13 @@ class Group:
 
     @property
     def contest(self) -> list[Cell]:
-        """The methods of Table 1: all but ablations, oracle and control."""
-        mains = self.main.values()
-        return [c for c in mains if not c.variant.ablation and c.variant.method not in REFERENCES]
+        """The methods of Table 1: all but ablations, oracle and control, unless there is nothing else."""
+        others = [cell for cell in self.main.values() if cell not in self.references]
+        return [cell for cell in others if not cell.variant.ablation] or others or self.references
+
+    @property
+    def contest_and_ablations(self) -> list[Cell]:
+        return self.contest + [cell for cell in self.ablations if cell not in self.contest]
 
     @property
     def references(self) -> list[Cell]:

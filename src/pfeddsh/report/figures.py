@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from pfeddsh.report import measures
 from pfeddsh.report.arrange import Cell, Group
 from pfeddsh.report.measures import Measure, batch_accuracy, over_seeds, since_joining
+from pfeddsh.report.paper import printed
 from pfeddsh.report.read import Results
 from pfeddsh.report.svg import FAINT, INK, PALETTE, Drawing, canvas, draw, styled
-from pfeddsh.report.tables import printed
 
 FAMILIES = {  # as the paper groups them: a colour a family, a marker and a dash within it
     "vermilion": ("fedavg",),
@@ -47,8 +47,8 @@ def of_group(group: Group) -> list[Drawing]:
     wanted = [
         standing(group, "PA", measures.pa_last, "newcomers against training alone"),
         standing(group, "RI", measures.ri_last, "existing clients, last step"),
-        first_batch(group, group.contest + oracle, ""),
-        first_batch(group, group.ablations, ", ablations"),
+        first_batch(group, list(dict.fromkeys(group.contest + oracle)), ""),
+        first_batch(group, group.ablations, ", ablations") if group.ablations != group.contest else None,
         client_changes(group),
     ]
     return [drawing for drawing in wanted if drawing]
@@ -56,7 +56,7 @@ def of_group(group: Group) -> list[Drawing]:
 
 def standing(group: Group, name: str, measure: Measure, meaning: str) -> Drawing | None:
     """Methods in order of a measure: every seed, their mean and deviation, and the paper's figure."""
-    shown = [(cell, s) for cell in group.contest + group.references if (s := over_seeds(cell, measure))]
+    shown = [(cell, s) for cell in dict.fromkeys(group.contest + group.references) if (s := over_seeds(cell, measure))]
     if len(shown) < 2:
         return None
     shown.sort(key=lambda pair: pair[1].mean)
@@ -103,13 +103,15 @@ def first_batch(group: Group, cells: Sequence[Cell], what: str) -> Drawing | Non
         for cell in cells:
             curves = np.array([curve(run.results) for run in cell.runs])
             style = styles[cell.id]
-            axes.plot(steps, curves.mean(0), label=f"{cell.label} ({len(curves)})", **style)
+            axes.plot(steps, curves.mean(0), label=_label(cell, len(curves)), **style)
             if len(curves) > 1:
                 low, high = curves.min(0), curves.max(0)
                 axes.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
         axes.set_xticks(steps)
         axes.set_xlabel("onboarding step")
         axes.set_ylabel("change of accuracy, points")
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, -1), max(high, 1))  # a tenth of a point should not look like a cliff
         _title(figure, f"First batch as others join{what}")
         figure.legend(loc="outside lower center", ncols=2, fontsize=7.5, handlelength=2.8, columnspacing=1)
     caption = (
@@ -123,7 +125,7 @@ def first_batch(group: Group, cells: Sequence[Cell], what: str) -> Drawing | Non
 def client_changes(group: Group) -> Drawing | None:
     """How single clients fared from their own step to the end; means hide the losers."""
     rows = []
-    for cell in reversed(group.contest + group.ablations[1:] + group.references):
+    for cell in reversed(dict.fromkeys(group.contest_and_ablations + group.references)):
         changes = [(v, k) for run in cell.runs for k, v in since_joining(run.results).items()]
         rows += [(cell, changes)] if changes else []
     if not rows:
@@ -224,5 +226,5 @@ def _title(figure: Figure, text: str) -> None:
 
 
 def _label(cell: Cell, n: int) -> str:
-    """Fit for an axis: settings on a line of their own."""
-    return cell.label.replace(", ", ",\n", 1) + f" ({n})"
+    """Fit for an axis or a legend: every setting on a line of its own."""
+    return cell.label.replace(", ", ",\n") + f" ({n})"

@@ -1,13 +1,12 @@
-"""What a table or figure shows of one run, of the runs of one cell, and of two cells against each other."""
+"""What a table or figure shows of one run, and of the runs of one cell."""
 
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import NamedTuple
 
-from pfeddsh.report.arrange import Cell, comparable
+from pfeddsh.report.arrange import Cell
 from pfeddsh.report.read import Results, mean
-from pfeddsh.results.metrics import changes
+from pfeddsh.results.metrics import changes, cumulative_improvement
 
 Measure = Callable[[Results], float | None]
 
@@ -83,6 +82,17 @@ def ri_unguarded(run: Results) -> float | None:
     return mean(changes(bare, run.batch, run.steps)) if bare and run.steps > 1 else None
 
 
+def ri_total_unguarded(run: Results) -> float | None:
+    """Change of the first batch over the whole run, had nobody kept a model of its own."""
+    bare = run.acc_unguarded
+    return cumulative_improvement([run.acc[0], bare[-1]], run.batch) if bare and run.steps > 1 else None
+
+
+def replay_seconds(run: Results) -> float | None:
+    """Per later step."""
+    return mean(run.seconds.replay_per_step[1:])
+
+
 def worse(run: Results) -> float | None:
     """Share of existing clients, over all steps, that lost anything, in %."""
     every = [change for step in range(2, run.steps + 1) for change in changes(run.acc, run.batch, step)]
@@ -120,94 +130,3 @@ def worst_loss(cell: Cell) -> Loss | None:
         and after < before
     ]
     return max(losses, key=lambda loss: (loss.points, -loss.seed, -loss.client, -loss.step), default=None)
-
-
-# Of two cells
-
-
-def newcomers(run: Results) -> dict[int, float]:
-    """Accuracy of the last batch: PA up to the local-only accuracy, which cancels between methods."""
-    last = run.acc[-1]
-    return {k: a for k, joined in enumerate(run.batch) if joined == run.steps and (a := last[k]) is not None}
-
-
-def existing(run: Results) -> dict[int, float]:
-    """Change of each existing client over the last step."""
-    pairs = zip(run.acc[-1], run.acc[-2], run.batch, strict=True) if run.steps > 1 else ()
-    return {
-        k: z - a for k, (z, a, joined) in enumerate(pairs) if joined < run.steps and z is not None and a is not None
-    }
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One cell against a rival, client by client."""
-
-    rival: str
-    difference: float  # mean of the seeds' mean differences, points
-    seeds: int
-    better: int  # in how many of these seeds
-    clients: int
-    p: float
-
-
-def compare(cell: Cell, rival: Cell, per_client: Callable[[Results], dict[int, float]]) -> Comparison | None:
-    """Wilcoxon's signed-rank test over clients, each paired with itself under the rival in the same seed.
-
-    Over three seeds no rank test can fall below p = 0.25, so seeds are counted, not tested. Clients of one seed share a
-    training run: p tells whether these clients differ, not whether the next training run would.
-    """
-    others = {run.results.seed: run for run in rival.runs}
-    by_seed: list[list[float]] = []
-    for run in cell.runs:
-        twin = others.get(run.results.seed)
-        if twin is None or not comparable(run, twin):
-            continue
-        own, theirs = per_client(run.results), per_client(twin.results)
-        by_seed += [[own[k] - theirs[k] for k in own.keys() & theirs.keys()]]
-    by_seed = [seed for seed in by_seed if seed]
-    if not by_seed:
-        return None
-    means = [statistics.fmean(seed) for seed in by_seed]
-    every = [difference for seed in by_seed for difference in seed]
-    better = sum(value > 0 for value in means)
-    return Comparison(rival.label, statistics.fmean(means), len(means), better, len(every), signed_rank(every))
-
-
-def signed_rank(differences: Sequence[float]) -> float:
-    """Two-sided p; clients without a difference count half for each side (Pratt)."""
-    from scipy.stats import wilcoxon
-
-    if not any(differences):
-        return 1.0
-    return float(wilcoxon(differences, zero_method="pratt").pvalue)
-
-
-def holm(values: Sequence[float]) -> list[float]:
-    """p-values corrected for how many there are.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    corrected, floor = [0.0] * len(values), 0.0
-    for rank, i in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        floor = max(floor, min(1.0, values[i] * (len(values) - rank)))
-        corrected[i] = floor
-    return corrected
-
-
-def against_best(cells: Sequence[Cell], measure: Measure, per_client: Callable[[Results], dict[int, float]]
-                 ) -> dict[str, Comparison]:  # fmt: skip
-    """Every cell against the best of the others; p corrected over the table."""
-    scored = {c.id: s.mean for c in cells if (s := over_seeds(c, measure)) is not None}
-    ranked = sorted((c for c in cells if c.id in scored), key=lambda c: -scored[c.id])
-    found = {}
-    for cell in ranked:
-        rival = next((other for other in ranked if other is not cell), None)
-        if rival and (comparison := compare(cell, rival, per_client)):
-            found[cell.id] = comparison
-    fair = holm([comparison.p for comparison in found.values()])
-    return {
-        key: Comparison(c.rival, c.difference, c.seeds, c.better, c.clients, p)
-        for (key, c), p in zip(found.items(), fair, strict=True)
-    }

@@ -12,9 +12,9 @@ from pfeddsh.report import figures, images, spark
 from pfeddsh.report.arrange import Cell, Group
 from pfeddsh.report.measures import Spread
 from pfeddsh.report.repeat import recipe
-from pfeddsh.report.summary import sentences
+from pfeddsh.report.summary import protocol, sentences
 from pfeddsh.report.svg import Drawing
-from pfeddsh.report.tables import Table, Value, headline
+from pfeddsh.report.table import Table, Value
 from pfeddsh.report.writers import FORMATS
 
 MEDIA = {"csv": "text/csv", "md": "text/markdown", "tex": "application/x-tex"}
@@ -32,7 +32,7 @@ def render(groups: Sequence[Group], tables: Sequence[Table], problems: Sequence[
     return template.render(
         style=Markup(here.joinpath("page.css").read_text()),
         settings=[
-            {"name": s.dataset, "protocol": headline(s), "unlike": s.differs(),
+            {"name": s.dataset, "protocol": protocol(s), "unlike": s.differs(),
              "groups": [_group(group, tables) for group in groups if group.setting == s]}
             for s in settings
         ],
@@ -50,7 +50,9 @@ def _group(group: Group, tables: Sequence[Table]) -> dict[str, Any]:
     run = group.cells[0].runs[0].results
     cells = [cell for cell in group.cells if not cell.variant.settings or cell in group.main.values()]
     matrices = {cell.id: figures.matrix(cell) for cell in cells}
-    every = [a for matrix in matrices.values() for row in matrix for a in row if a is not None]
+    every = [a for matrix in matrices.values() for row in matrix for a in row if a is not None] or [0.0]
+    high = max(every)
+    low = max(0.0, min([*every, high - 10]))  # a tenth of a point should not look like a cliff
     return {
         "id": group.cells[0].id,
         "schedule": group.schedule,
@@ -59,9 +61,9 @@ def _group(group: Group, tables: Sequence[Table]) -> dict[str, Any]:
         "sentences": sentences(group),
         "tables": {table.name: part for table in tables if (part := table.of(group)).rows},
         "drawings": [_drawing(drawing) for drawing in figures.of_group(group)],
-        "cards": [_card(cell, matrices[cell.id], min(every), max(every)) for cell in cells],
-        "low": min(every),
-        "high": max(every),
+        "cards": [_card(cell, matrices[cell.id], low, high) for cell in cells],
+        "low": low,
+        "high": high,
         "capacity": [_drawing(drawing) for cell in cells if (drawing := figures.capacity(cell))],
         "sheets": found,
         "missing": missing,

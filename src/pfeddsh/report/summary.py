@@ -1,12 +1,12 @@
-"""The first thing a reader sees: who wins, who pays, in plain words."""
+"""Numbers in plain words: under which protocol, who wins, who pays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from pfeddsh.report import measures
-from pfeddsh.report.arrange import Cell, Group
-from pfeddsh.report.measures import Measure, Spread, against_best, over_seeds, worst_loss
-from pfeddsh.report.read import Results
-from pfeddsh.report.tables import Column, p_value
+from pfeddsh.report import measures, paired
+from pfeddsh.report.arrange import Cell, Group, Setting
+from pfeddsh.report.measures import Measure, Spread, over_seeds, worst_loss
+from pfeddsh.report.paired import PerClient, against_best
+from pfeddsh.report.table import Column, p_value
 
 POINTS = Column("", signed=True)
 
@@ -19,8 +19,8 @@ def sentences(group: Group) -> list[str]:
     if len(contest) < 2:
         return [line for cell in contest for line in (_alone(cell), _losers(contest))]
     return [
-        _winner("Newcomers gain most with", "PA", contest, measures.pa_last, measures.newcomers),
-        _winner("Existing clients fare best with", "RI", contest, measures.ri_last, measures.existing),
+        _winner("Newcomers gain most with", "PA", contest, measures.pa_last, paired.newcomers),
+        _winner("Existing clients fare best with", "RI", contest, measures.ri_last, paired.existing),
         _losers(contest),
     ]
 
@@ -30,9 +30,7 @@ def _alone(cell: Cell) -> str:
     return f"{cell.label} is the only method here: PA {_points(pa)}, RI {_points(ri)}."
 
 
-def _winner(
-    words: str, name: str, cells: Sequence[Cell], measure: Measure, per_client: Callable[[Results], dict[int, float]]
-) -> str:
+def _winner(words: str, name: str, cells: Sequence[Cell], measure: Measure, per_client: PerClient) -> str:
     """The best and the next, and whether the distance means anything."""
     spreads = [(cell, over_seeds(cell, measure)) for cell in cells]
     ranked = sorted(((c, s) for c, s in spreads if s), key=lambda pair: -pair[1].mean)
@@ -40,14 +38,14 @@ def _winner(
         return f"{name} is known for too few methods to compare."
     (best, own), (second, other) = ranked[:2]
     line = f"{words} {best.label}, {name} {_points(own)}; next is {second.label}, {_points(other)}."
-    paired = against_best(cells, measure, per_client).get(best.id)
-    if paired is None:
+    found = against_best(cells, measure, per_client).get(best.id)
+    if found is None:
         return f"{line} They share no seed, so the difference was not tested."
-    seeds = "one shared seed" if paired.seeds == 1 else f"{paired.seeds} shared seeds ({paired.better} in favour)"
-    verdict = "clear" if paired.p < 0.05 else "may be chance"
+    seeds = "one shared seed" if found.seeds == 1 else f"{found.seeds} shared seeds ({found.better} in favour)"
+    verdict = "clear" if found.p < 0.05 else "may be chance"
     return (
-        f"{line} Over {seeds}: {POINTS.show(paired.difference)} points, {verdict} among these {paired.clients} clients "
-        f"(p {p_value(paired.p)})."
+        f"{line} Over {seeds}: {POINTS.show(found.difference)} points, {verdict} among these {found.clients} clients "
+        f"(p {p_value(found.p)})."
     )
 
 
@@ -75,3 +73,19 @@ def _losers(cells: Sequence[Cell]) -> str:
         f"Existing clients that lost accuracy in a step: {', '.join(told)}. Hardest hit: client {loss.client} of seed "
         f"{loss.seed} under {label}, {loss.points:.1f} points in step {loss.step}.{none}"
     )
+
+
+def protocol(setting: Setting) -> str:
+    """The protocol of a setting in words."""
+    if setting.protocol is None:
+        return "Protocol not recorded (results.json of an older version, without a config.toml beside it)."
+    known = dict(setting.protocol)
+    split = f"Dirichlet {known['alpha']}" if known.get("partition") == "dirichlet" else str(known.get("partition"))
+    text = (
+        f"Clients by {split}; {known.get('rounds_first')} rounds for the first batch, {known.get('rounds_later')} for "
+        f"each later one; {100 * float(known.get('sample_fraction') or 0):g} % of the joining batch sampled; "
+        f"{known.get('local_epochs')} local epoch(s), SGD, rate {known.get('lr')}, momentum {known.get('momentum')}, "
+        f"batch size {known.get('batch_size')}."
+    )
+    unlike = ", ".join(f"{name} {value}" for name, value in setting.differs().items())
+    return text + (f" Unlike the default protocol: {unlike}." if unlike else "")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from pfeddsh.report.measures import Spread
-from pfeddsh.report.tables import Column, Row, Table, Value
+from pfeddsh.report.table import Column, Row, Table, Value
 
 
 def _places(row: Row) -> tuple[str, str]:
