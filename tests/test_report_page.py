@@ -195,7 +195,9 @@ def test_names_from_a_file_cannot_become_markup(browser, tmp_path):
 
 
 def test_replayed_images_are_shown_from_the_checkpoint_and_their_absence_is_said(reference, tmp_path):
-    run = reference("pfeddsh", schedule="6+2", options={"images": 40, "iterations": 2, "hidden": 64})
+    run = reference(
+        "pfeddsh", schedule="6+2", rounds_first=2, rounds_later=1, options={"images": 40, "iterations": 2, "hidden": 64}
+    )
     build([run.out], tmp_path / "page.html", "report")
     text = (tmp_path / "page.html").read_text()
     assert text.count('<img src="data:image/png;base64,') == 1
