@@ -124,7 +124,7 @@ def test_a_snapshot_that_cannot_be_written_stops_the_run_and_loses_nothing(refer
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "due", lambda _: patch.setattr(os, "replace", full_disk))
+        patch.setattr(Checkpoints, "due", lambda *_: patch.setattr(os, "replace", full_disk))
         with pytest.raises(UserError, match=r"cannot write .*round-001-00002.*No space left"):
             run(tiny(), tmp_path / "run")
     assert not list((tmp_path / "run").rglob("*.tmp"))
@@ -251,7 +251,7 @@ def test_who_was_turned_away_stays_away_and_in_the_log_after_an_interruption(tmp
     """Continued from a snapshot within the step, so that the cards are not asked for again."""
     turn_away(monkeypatch, VICTIM)
     whole = run(tiny(**SHORT), tmp_path / "whole")
-    monkeypatch.setattr(Checkpoints, "due", lambda _: True)
+    monkeypatch.setattr(Checkpoints, "due", lambda *_: True)
     with pytest.raises(KeyboardInterrupt):
         run(tiny(**SHORT), tmp_path / "run", [Interruption()])
     assert comparable(resume(tmp_path / "run")) == comparable(whole)

@@ -30,7 +30,7 @@ def run(config: Config, out: Path, observers: Sequence[Observer] = ()) -> dict[s
                 f"{out} already holds a run; continue it with `pfeddsh resume {out}` or choose another --out"
             )
         write_text(out / "config.toml", config.toml())
-        return _work(bench, out, observers)
+        return work(bench, out, observers, Checkpoints(out / "state"))
 
 
 def resume(out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
@@ -42,30 +42,33 @@ def resume(out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
         return finished
     bench = Workbench(build(read(out / "config.toml"), str(out / "config.toml")))
     with locked(out):
-        return _work(bench, out, observers)
+        return work(bench, out, observers, Checkpoints(out / "state"))
 
 
-def _work(bench: Workbench, out: Path, observers: Sequence[Observer]) -> dict[str, Any]:
-    with _one_thread():
+def work(bench: Workbench, out: Path, observers: Sequence[Observer], checkpoints: Checkpoints) -> dict[str, Any]:
+    """From the checkpoints to results.json; the caller holds the folder's lock."""
+    config, fingerprint = bench.config, bench.dataset.fingerprint
+    with one_thread():
         began = time.monotonic()
-        checkpoints = Checkpoints(out / "state")
-        engine = engines.create(bench.config, bench)
+        engine = engines.create(config, bench)
         try:
             federation = Federation(bench, engine, checkpoints, observers)
-            for client, accuracy in controls.load(bench.config, bench.dataset.fingerprint).items():
+            for client, accuracy in controls.load(config, fingerprint).items():
                 federation.ledger.local[client] = accuracy
             federation.observers.append(EventLog(out / "events.jsonl", federation.moment))
-            ledger = federation.run()
-            controls.save(bench.config, bench.dataset.fingerprint, ledger.local)
+            federation.train()
+            local = controls.complete(config, fingerprint, bench.plan.steps, federation.alone)
+            ledger = federation.ledger
+            ledger.local = [local[client] for client in range(bench.plan.clients)]
         finally:
             engine.close()
-        results = ledger.results(bench.config, bench.dataset, time.monotonic() - began)
+        results = ledger.results(config, bench.dataset, time.monotonic() - began)
         write_text(out / "results.json", json.dumps(results, indent=1) + "\n")
         return results
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Sums split over threads round differently; one thread keeps the bits the same everywhere."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

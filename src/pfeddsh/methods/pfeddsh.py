@@ -4,9 +4,9 @@ The mechanisms are in `embedding`, `hypernet`, `protection` and `replay`; this f
 the paper, docs/deviations.md says why.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +55,12 @@ class Settings(Options):
         return replace(INVERSIONS[self.inversion], **{name: value for name, value in own.items() if value is not None})
 
 
+WHILE_TRAINING = (
+    "hidden", "rate", "bias_rate", "trunk_rate", "embedding_rate", "embedding", "histogram", "prior", "rounding",
+    "noise",
+)  # fmt: skip
+
+
 class PFedDSH(Method):
     """State: the hypernetwork, what the protection keeps, and for each client k `e/k`, `histogram/k`, `statistics/k`.
 
@@ -70,6 +76,13 @@ class PFedDSH(Method):
         self.cards = embedding.CardOptions(options.embedding, options.histogram, options.rounding, options.noise)
         self.protection = PROTECTIONS[options.protection](task.model, task.seed)
         self.consolidation = Consolidation(task.model, options.how_to_invert(), task.seed)
+
+    @classmethod
+    def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Replay, guard and what inverts images act at the end of steps; protections differ later, except the gate."""
+        gate = options["protection"] == "gate"
+        names = WHILE_TRAINING + (("mask_rate", "sparsity") if gate else ())
+        return {"gate": gate, **{name: options[name] for name in names}}
 
     # On the server
 
@@ -133,9 +146,9 @@ class PFedDSH(Method):
         clients = list(uploads)
         deltas = torch.stack([upload["delta"] for upload in uploads.values()])
         embeddings = torch.stack([state[f"e/{k}"] for k in clients])
-        gradient = hypernet.trunk_gradient(state.tensors, embeddings, deltas)
         keys, rates = self.keys(state, clients), (self.settings.rate, self.settings.bias_rate)
-        self.protection.write(state, clients, deltas, keys, *rates)
+        at_keys = self.protection.write(state, clients, deltas, keys, *rates)
+        gradient = hypernet.trunk_gradient(state.tensors, embeddings, at_keys)
         if state.facts["step"] == 1 or not self.settings.freeze_trunk:
             state["W1"].sub_(gradient["W1"], alpha=self.settings.trunk_rate)
             state["b1"].sub_(gradient["b1"], alpha=self.settings.trunk_rate)

@@ -41,7 +41,8 @@ class Checkpoints:
                 found[int(match[1]), int(match[2])] = path
         return dict(sorted(found.items()))
 
-    def due(self) -> bool:
+    def due(self, moment: Moment) -> bool:
+        """Whether to write a snapshot at this moment within a step."""
         return time.monotonic() - self._last > self.interval
 
     def snapshot(self, moment: Moment, parts: dict[str, Record]) -> None:

@@ -1,18 +1,21 @@
 """Local-only accuracies, kept across runs: the control of a client is the same for every method.
 
 They depend on the data, the seed, the local training, and the schedule up to the step in which a client joins; the key
-of an entry is a hash of exactly that.
+of an entry is a hash of exactly that. An entry grows by one client at a time, under a lock: processes side by side do
+not compute the same control twice, and one that is killed loses at most one client.
 """
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pfeddsh.config import Config
 from pfeddsh.data.store import cache_root
 from pfeddsh.errors import UserError
-from pfeddsh.results.files import write_text
+from pfeddsh.results.files import replacing
 
 VERSION = 1  # of the local training: a change of its arithmetic must raise it
 FIELDS = (
@@ -21,7 +24,8 @@ FIELDS = (
 )  # fmt: skip
 
 
-def _path(config: Config, fingerprint: str, step: int) -> Path:
+def path(config: Config, fingerprint: str, step: int) -> Path:
+    """Where the controls of a step's batch are kept."""
     plan = config.plan()
     known = {name: getattr(config, name) for name in FIELDS}
     key = json.dumps([VERSION, fingerprint, plan.clients, plan.sizes[:step], known])
@@ -30,26 +34,56 @@ def _path(config: Config, fingerprint: str, step: int) -> Path:
 
 def load(config: Config, fingerprint: str) -> dict[int, float]:
     """The local-only accuracies already known for this configuration; an unreadable entry counts as unknown."""
+    steps = config.plan().steps
+    return {client: value for step in steps for client, value in _read(config, fingerprint, step).items()}
+
+
+def complete(
+    config: Config, fingerprint: str, steps: Iterable[int], compute: Callable[[int], float]
+) -> dict[int, float]:
+    """The controls of these steps' clients: known ones are read, the others computed and kept.
+
+    A cache that cannot be written is only a missed saving.
+    """
     found: dict[int, float] = {}
-    plan = config.plan()
-    for step in plan.steps:
-        try:
-            values = json.loads(_path(config, fingerprint, step).read_text())
-            batch = {int(k): float(v) for k, v in values.items()}
-        except (OSError, ValueError, AttributeError, TypeError):
-            continue
-        if batch.keys() == set(plan.batch(step)):
-            found |= batch
+    for step in steps:
+        with _turn(path(config, fingerprint, step)) as own:
+            batch = _read(config, fingerprint, step)
+            for client in config.plan().batch(step):
+                if client not in batch:
+                    batch[client] = compute(client)
+                    own = own and _write(path(config, fingerprint, step), batch)
+        found |= batch
     return found
 
 
-def save(config: Config, fingerprint: str, local: Sequence[float | None]) -> None:
-    """Keep the accuracies of a finished run. A cache that cannot be written is only a missed saving."""
-    plan = config.plan()
-    for step in plan.steps:
-        path = _path(config, fingerprint, step)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, json.dumps({str(k): local[k] for k in plan.batch(step)}))
-        except (OSError, UserError):
-            return
+def _read(config: Config, fingerprint: str, step: int) -> dict[int, float]:
+    try:
+        values = json.loads(path(config, fingerprint, step).read_text())
+        batch = {int(k): float(v) for k, v in values.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+    return batch if batch.keys() <= set(config.plan().batch(step)) else {}
+
+
+def _write(entry: Path, batch: dict[int, float]) -> bool:
+    try:
+        with replacing(entry, durable=False) as temporary:
+            temporary.write_text(json.dumps({str(k): value for k, value in batch.items()}))
+    except UserError:
+        return False
+    return True
+
+
+@contextmanager
+def _turn(entry: Path) -> Iterator[bool]:
+    """Wait until no other process works on this entry; False where the cache cannot be written."""
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        lock = entry.with_suffix(".lock").open("w")
+    except OSError:
+        yield False
+        return
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield True

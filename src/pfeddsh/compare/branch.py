@@ -1,0 +1,131 @@
+"""One task of a comparison, in a process of its own: a run that shares its steps, or the controls of some batches.
+
+The process gets its job as a line of JSON and ends when its standard input does, so none outlives whoever started it.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from pfeddsh.compare.cache import open_cache
+from pfeddsh.compare.keys import code, stops
+from pfeddsh.compare.sharing import SharedCheckpoints
+from pfeddsh.config import build
+from pfeddsh.errors import UserError
+from pfeddsh.federation import engines
+from pfeddsh.federation.loop import accuracy
+from pfeddsh.federation.run import one_thread, work
+from pfeddsh.federation.workbench import CONTROL, Call, Workbench
+from pfeddsh.results import controls
+from pfeddsh.results.files import locked, write_text
+
+PATIENCE = 20.0  # seconds to wait for a folder whose last process is still on its way out
+
+
+class Job(BaseModel):
+    """What a task is told; plain JSON, so that it can go to another machine."""
+
+    kind: Literal["run", "controls"]
+    name: str
+    out: Path  # the comparison's folder
+    cache: Path
+    config: dict[str, Any]
+    code: str
+    keep: list[str] = []  # keys of the states that others will want
+    limit: int = 0  # of the cache, in bytes
+    workers: int = 1
+    keep_states: bool = False
+    steps: list[int] = []  # whose batches, for controls
+
+    @property
+    def log(self) -> Path:
+        return self.out / "logs" / f"{self.name}.txt"
+
+
+def start(job: Job) -> "subprocess.Popen[str]":
+    """Start the job's process; closing its standard input ends it."""
+    environment = {**os.environ, "PFEDDSH_CACHE": str(job.cache), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    with job.log.open("w") as log:
+        command = [sys.executable, "-m", "pfeddsh.compare.branch"]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, text=True, start_new_session=True
+        )
+    assert process.stdin
+    try:
+        process.stdin.write(job.model_dump_json() + "\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        pass  # it died at once; its exit code and log say why
+    return process
+
+
+def run(job: Job) -> None:
+    """Do the job: from wherever the run's own folder or the cache say we are, to results.json."""
+    if job.code != code():
+        raise UserError("this machine has another version of pfeddsh or torch than the one that made the plan")
+    config = build(job.config, job.name)
+    engine = {"engine": "pool", "workers": job.workers} if job.workers > 1 else {"engine": "serial"}
+    bench = Workbench(config.model_copy(update=engine))
+    if job.kind == "controls":
+        _controls(bench, job.steps)
+        return
+    out = job.out / job.name
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        if not (out / "config.toml").exists():
+            write_text(out / "config.toml", config.toml())
+        if not (out / "results.json").exists():
+            found = stops(config, bench.dataset.fingerprint)
+            work(bench, out, [], SharedCheckpoints(out, job.name, found, set(job.keep), open_cache(job.limit)))
+        if not job.keep_states:
+            shutil.rmtree(out / "state", ignore_errors=True)
+
+
+def _controls(bench: Workbench, steps: list[int]) -> None:
+    """Every client of these batches alone, unless it is known."""
+    serial = engines.Serial(bench)
+    joined = {client: step for step in steps for client in bench.plan.batch(step)}
+
+    def alone(client: int) -> float:
+        return accuracy(serial.submit(Call(CONTROL, bench.visit(joined[client], 0, client))).result()[0])
+
+    with one_thread():
+        controls.complete(bench.config, bench.dataset.fingerprint, steps, alone)
+
+
+def main() -> int:
+    """The process's side."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us
+    job = Job.model_validate_json(sys.stdin.readline())
+    threading.Thread(target=_leave_with_the_parent, daemon=True).start()
+    warnings.showwarning = lambda message, *_: print(f"warning: {message}", flush=True)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            run(job)
+            return 0
+        except UserError as error:
+            if "in use by another process" in str(error) and time.monotonic() < deadline:
+                time.sleep(0.2)
+                continue
+            print(f"error: {error}", flush=True)
+            return 2
+
+
+def _leave_with_the_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""`pfeddsh compare` and `pfeddsh cache`."""
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pfeddsh.config import override, read
+from pfeddsh.errors import UserError
+
+console = Console()
+LIMIT = "20GB"
+
+Many = Annotated[str | None, typer.Option(help="one, or several with commas")]
+CacheDir = Annotated[Path | None, typer.Option("--cache", help="instead of PFEDDSH_CACHE; with Ray a shared folder")]
+
+
+def compare(
+    file: Annotated[Path | None, typer.Argument(help="a plan, such as examples/table1.toml")] = None,
+    dataset: Many = None,
+    methods: Many = None,
+    schedules: Many = None,
+    seeds: Many = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="any other key, for all runs: alpha=0.3")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for all runs; default runs/PLAN")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="tasks side by side; 0 means one per core")] = 0,
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="ray: RAY_ADDRESS, or a Ray of its own")] = "local",
+    cache: CacheDir = None,
+    cache_limit: Annotated[str, typer.Option(help="of the shared step states; least recently used go first")] = LIMIT,
+    keep_states: Annotated[bool, typer.Option("--keep-states", help="keep state/ of finished runs")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan, do nothing")] = False,
+) -> None:
+    """Compare methods, schedules, datasets and seeds; compute nothing twice.
+
+    Runs share every step they have in common, and continue where they were when the same command is given again.
+
+    Example: `pfeddsh compare --methods fedavg,fedper,pfeddsh --schedules 30+10,30+2x5 --seeds 0,1 --out runs/first`
+
+    Example: `pfeddsh compare examples/table1.toml --out runs/table1 --dry-run`
+    """
+    from pfeddsh.compare.cache import parse_size
+    from pfeddsh.compare.comparison import Comparison
+    from pfeddsh.compare.plan import make
+
+    given: dict[str, Any] = {"datasets": _several(dataset), "methods": _several(methods)}
+    given |= {"schedules": _several(schedules), "seeds": _numbers(seeds)}
+    flags = {key: value for key, value in given.items() if value is not None}
+    out = out or Path("runs") / (file.stem if file else "compare")
+    again = not (file or flags or set_) and (out / "compare.toml").exists()
+    source = out / "compare.toml" if again else file
+    values = (read(source) if source else {}) | flags
+    if set_:
+        values["set"] = override(values.get("set", {}), set_)
+    plan = make(values, str(source or "command line"))
+    if cache:
+        os.environ["PFEDDSH_CACHE"] = str(cache.absolute())
+    comparison = Comparison(plan, out.absolute(), jobs or os.cpu_count() or 1, parse_size(cache_limit), keep_states)
+    if dry_run:
+        comparison.forecast(console)
+    elif not comparison.run(engine, console):
+        raise typer.Exit(1)
+
+
+def _several(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds {text}: write numbers with commas, such as 0,1,2") from None
+
+
+def list_cache(context: typer.Context, cache: CacheDir = None) -> None:
+    """List the step states that comparisons share, the least recently used first."""
+    from pfeddsh.compare.cache import open_cache
+
+    if cache:
+        os.environ["PFEDDSH_CACHE"] = str(cache.absolute())
+    if context.invoked_subcommand:
+        return
+    states = open_cache(0)
+    view = Table("used", "MB", "computed by")
+    for entry in states.entries():
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
+        view.add_row(used, f"{entry.bytes / 1e6:.1f}", escape(entry.label))
+    console.print(view)
+    total = sum(entry.bytes for entry in states.entries())
+    console.print(f"{total / 1e9:.2f} GB in {states.folder}; `pfeddsh cache clean` empties it", soft_wrap=True)
+
+
+def clean_cache(
+    to: Annotated[str, typer.Option(help="keep the most recently used states up to this size, e.g. 5GB")] = "0",
+) -> None:
+    """Remove step states; comparisons compute them again if they need them."""
+    from pfeddsh.compare.cache import open_cache, parse_size
+
+    gone = open_cache(0).shrink(parse_size(to))
+    console.print(f"removed {len(gone)} states, {sum(entry.bytes for entry in gone) / 1e9:.2f} GB", highlight=False)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the front door."""
+    app.command()(compare)
+    cache_app = typer.Typer(invoke_without_command=True, help="Step states that comparisons share: list, clean.")
+    cache_app.callback()(list_cache)
+    cache_app.command("clean")(clean_cache)
+    app.add_typer(cache_app, name="cache")

@@ -1,0 +1,79 @@
+"""What the state of a run depends on, moment by moment: runs that agree in that can share it.
+
+A run is cut at its stops: when the rounds of step 1 are done, then after every step. The key of a stop is a hash of
+exactly what the state there depends on: the code, the data, the protocol and the schedule up to that step, the method's
+class and its settings (for the rounds of step 1 only those that act there). Names of methods, engines, workers and
+folders do not count. Before step 1 is closed there are no accuracies yet, so what closes a step may still differ.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pfeddsh
+from pfeddsh.config import Config
+from pfeddsh.methods import registry
+from pfeddsh.results.checkpoint import Moment
+from pfeddsh.results.controls import FIELDS
+
+FRONT = ("__init__.py", "__main__.py", "cli.py", "progress.py")  # what a state cannot depend on
+FOLDERS = ("data", "federation", "methods", "models", "results")
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A moment at which a run's state may be shared."""
+
+    moment: Moment
+    rounds: int  # of all steps, done by then
+    key: str
+    like: str  # the same for every seed and revision of the code: what it took once, it will take again
+
+    @property
+    def step(self) -> int:
+        """The step whose rounds are done here."""
+        return self.moment[0] - (self.moment[1] == 0)
+
+
+def stops(config: Config, fingerprint: str) -> list[Stop]:
+    """The stops of a run, in order."""
+    plan = config.plan()
+    found = [_stop(config, fingerprint, (1, plan.rounds(1)), plan.rounds(1))]
+    for step in plan.steps:
+        found.append(_stop(config, fingerprint, (step + 1, 0), sum(plan.rounds(t) for t in range(1, step + 1))))
+    return found
+
+
+def _stop(config: Config, fingerprint: str, moment: Moment, rounds: int) -> Stop:
+    step, closed = (moment[0] - 1, True) if moment[1] == 0 else (moment[0], False)
+    plan, method = config.plan(), registry.find(config.method).method
+    protocol = {name: getattr(config, name) for name in FIELDS if name != "seed"}
+    if step == 1:
+        del protocol["rounds_later"]
+    depends = [
+        moment, fingerprint, plan.clients, plan.sizes[:step], protocol, config.later if step > 1 else None,
+        method.__module__, method.__qualname__, config.options if closed else method.first_rounds(config.options),
+    ]  # fmt: skip
+    return Stop(moment, rounds, _hash([*depends, config.seed, code()]), _hash(depends))
+
+
+def _hash(content: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@cache
+def code() -> str:
+    """A digest of the code that computes states: whoever edits a method must not meet its old states again."""
+    root = Path(pfeddsh.__file__).parent
+    sources = [path for path in root.glob("*.py") if path.name not in FRONT]
+    sources += [path for folder in FOLDERS for path in (root / folder).glob("**/*.py")]
+    sha = hashlib.sha256(torch.__version__.encode())
+    for path in sorted(sources):
+        sha.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return sha.hexdigest()

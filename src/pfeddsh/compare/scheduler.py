@@ -1,0 +1,116 @@
+"""Which task runs when: as many side by side as there are slots, and none that would repeat what another is doing."""
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from pfeddsh.compare.branch import Job, start
+from pfeddsh.compare.cache import StepCache
+from pfeddsh.compare.tasks import Task
+
+INTERVAL = 0.2  # seconds between two looks at the tasks
+
+
+class Handle(Protocol):
+    """A task that was started."""
+
+    def poll(self) -> int | None: ...  # the exit code, once there is one
+    def stop(self) -> None: ...
+
+
+class Engine(Protocol):
+    """Where tasks run; `pool` says whether a task may use several slots when there are fewer tasks than slots."""
+
+    slots: int
+    pool: bool
+
+    def start(self, job: Job) -> Handle: ...
+    def close(self) -> None: ...
+
+
+class Process:
+    """A task on this machine."""
+
+    def __init__(self, job: Job) -> None:
+        self._process = start(job)
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def stop(self) -> None:
+        """It leaves when its input ends; what it was computing is the round in progress."""
+        if self._process.stdin:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Local:
+    """This machine, a process a task."""
+
+    pool = True
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+
+    def start(self, job: Job) -> Handle:
+        return Process(job)
+
+    def close(self) -> None:
+        pass
+
+
+def execute(
+    tasks: Sequence[Task],
+    engine: Engine,
+    cache: StepCache,
+    finished: Callable[[Task, int], None],
+    look: Callable[[Sequence[Task]], None],
+) -> None:
+    """Run all tasks. `finished` hears of each with its exit code, `look` sees those that run, a few times a second.
+
+    A task that fails stops nobody: those that waited for its states compute them themselves.
+    """
+    waiting, running = list(tasks), dict[str, tuple[Task, Handle]]()
+    try:
+        while waiting or running:
+            for name, (task, handle) in list(running.items()):
+                if (status := handle.poll()) is not None:
+                    del running[name]
+                    finished(task, status)
+            chosen = _choose(waiting, [task for task, _ in running.values()], engine.slots, cache)
+            for task in chosen:
+                waiting.remove(task)
+                if engine.pool:
+                    task.job.workers = max(1, engine.slots // (len(running) + len(chosen)))
+            running |= {task.name: (task, engine.start(task.job)) for task in chosen}
+            look([task for task, _ in running.values()])
+            if running:
+                time.sleep(INTERVAL)
+    finally:
+        for _, handle in running.values():
+            handle.stop()
+
+
+def _choose(waiting: Sequence[Task], running: Sequence[Task], slots: int, cache: StepCache) -> list[Task]:
+    """The tasks to start now: in order, except those that had better wait for a state another is about to reach."""
+    chosen: list[Task] = []
+    for task in waiting:
+        if len(running) + len(chosen) >= slots:
+            break
+        if not any(_about_to_help(task, other, cache) for other in [*running, *chosen]):
+            chosen.append(task)
+    return chosen
+
+
+def _about_to_help(task: Task, other: Task, cache: StepCache) -> bool:
+    """Whether `other` will come by a stop of `task` that lies before both of them and is not in the cache yet."""
+    shared = {stop.key for stop in task.stops} & {stop.key for stop in other.stops}
+    if all(cache.has(key) for key in shared):
+        return False
+    ours, theirs = task.seen(), other.seen()
+    return any(stop.key in shared and not cache.has(stop.key) and ours < stop.rounds >= theirs for stop in task.stops)
