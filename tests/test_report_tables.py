@@ -119,6 +119,15 @@ def test_the_summary_names_the_winner_and_the_client_hit_hardest(group):
     assert f"{points:.1f} points in step {step}" in lost
 
 
+def test_the_winner_is_found_among_the_seeds_that_all_have(tmp_path):
+    write(tmp_path / "a", results("fedper", seed=0, drift=-1.0))
+    write(tmp_path / "b", results("fedavg", seed=0, drift=1.0))
+    write(tmp_path / "c", results("fedavg", seed=1, drift=-20.0))
+    groups, _ = arrange(gather([tmp_path])[0])
+    assert "fare best with fedavg, RI +" in sentences(groups[0])[1]
+    assert "(1 seed)" in sentences(groups[0])[1]
+
+
 def test_a_run_with_one_step_has_neither_pa_nor_ri(tmp_path):
     write(tmp_path / "run", results("fedper", "8"))
     groups, _ = arrange(gather([tmp_path])[0])

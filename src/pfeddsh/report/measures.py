@@ -1,7 +1,7 @@
 """What a table or figure shows of one run, and of the runs of one cell."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from pfeddsh.report.arrange import Cell
@@ -19,8 +19,10 @@ class Spread(NamedTuple):
     n: int
 
 
-def over_seeds(cell: Cell, measure: Measure) -> Spread | None:
-    values = [value for run in cell.runs if (value := measure(run.results)) is not None]
+def over_seeds(cell: Cell, measure: Measure, seeds: Collection[int] = ()) -> Spread | None:
+    """Over all seeds of a cell, or some of them."""
+    runs = [run.results for run in cell.runs if not seeds or run.results.seed in seeds]
+    values = [value for run in runs if (value := measure(run)) is not None]
     if not values:
         return None
     return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))

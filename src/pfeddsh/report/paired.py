@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pfeddsh.report.arrange import Cell, comparable
-from pfeddsh.report.measures import Measure, over_seeds
+from pfeddsh.report.measures import Measure, Spread, over_seeds
 from pfeddsh.report.read import Results
 
 PerClient = Callable[[Results], dict[int, float]]
@@ -82,11 +82,17 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected
 
 
+def ranking(cells: Sequence[Cell], measure: Measure) -> list[tuple[Cell, Spread]]:
+    """The best first, by the seeds that all of them have; if there are none, by all."""
+    shared = set.intersection(*({run.results.seed for run in cell.runs} for cell in cells)) if cells else set()
+    spreads = [(cell, over_seeds(cell, measure, shared)) for cell in cells]
+    return sorted(((c, s) for c, s in spreads if s), key=lambda pair: -pair[1].mean)
+
+
 def against_best(cells: Sequence[Cell], measure: Measure, per_client: PerClient
                  ) -> dict[str, Comparison]:  # fmt: skip
     """Every cell against the best of the others; p corrected over the table."""
-    scored = {c.id: s.mean for c in cells if (s := over_seeds(c, measure)) is not None}
-    ranked = sorted((c for c in cells if c.id in scored), key=lambda c: -scored[c.id])
+    ranked = [cell for cell, _ in ranking(cells, measure)]
     found = {}
     for cell in ranked:
         rival = next((other for other in ranked if other is not cell), None)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pfeddsh.report import measures, paired
 from pfeddsh.report.arrange import Cell, Group, Setting
 from pfeddsh.report.measures import Measure, Spread, over_seeds, worst_loss
-from pfeddsh.report.paired import PerClient, against_best
+from pfeddsh.report.paired import PerClient, against_best, ranking
 from pfeddsh.report.table import Column, p_value
 
 POINTS = Column("", signed=True)
@@ -32,8 +32,7 @@ def _alone(cell: Cell) -> str:
 
 def _winner(words: str, name: str, cells: Sequence[Cell], measure: Measure, per_client: PerClient) -> str:
     """The best and the next, and whether the distance means anything."""
-    spreads = [(cell, over_seeds(cell, measure)) for cell in cells]
-    ranked = sorted(((c, s) for c, s in spreads if s), key=lambda pair: -pair[1].mean)
+    ranked = ranking(cells, measure)
     if len(ranked) < 2:
         return f"{name} is known for too few methods to compare."
     (best, own), (second, other) = ranked[:2]
