@@ -44,7 +44,7 @@ def refused(answer):
 def test_help_names_the_commands(pfeddsh):
     code, text, _ = pfeddsh("--help")
     assert code == 0
-    for name in ("run", "resume", "methods", "data"):
+    for name in ("run", "resume", "report", "methods", "data"):
         assert name in text
 
 

@@ -1,4 +1,4 @@
-"""The front door: `pfeddsh run`, `resume`, `compare`, `cache`, `methods`, `data`."""
+"""The front door: `pfeddsh run`, `resume`, `compare`, `report`, `cache`, `methods`, `data`."""
 
 import sys
 import time
@@ -18,6 +18,7 @@ from pfeddsh.config import build, override, read
 from pfeddsh.errors import UserError
 from pfeddsh.live import cli as live
 from pfeddsh.live import edge_cli
+from pfeddsh.report.cli import register as register_report
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,6 +30,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Datasets: what there is, and who would own what.")
 app.add_typer(data_app, name="data")
 register_compare(app)
+register_report(app)
 console = Console()
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file, such as the config.toml of another run")]

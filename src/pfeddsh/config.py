@@ -19,6 +19,11 @@ DEMO: dict[str, Any] = {
     "lr": 0.05,
 }
 
+PROTOCOL = (
+    "partition", "alpha", "rounds_first", "rounds_later", "sample_fraction", "local_epochs", "lr", "momentum",
+    "batch_size", "later",
+)  # fmt: skip
+
 
 class Config(BaseModel):
     """One run. The defaults are the paper's protocol; the embedded `digits` have a smaller one of their own."""
@@ -73,6 +78,10 @@ class Config(BaseModel):
             parse(self.schedule), self.seed, self.rounds_first, self.rounds_later, self.sample_fraction, self.lr,
             everyone=self.later == "everyone",
         )  # fmt: skip
+
+    def protocol(self) -> dict[str, Any]:
+        """What results depend on besides dataset, method, schedule, seed and the method's settings."""
+        return {name: getattr(self, name) for name in PROTOCOL}
 
     def toml(self) -> str:
         values = self.model_dump(mode="json", exclude_none=True)

@@ -146,6 +146,7 @@ class Ledger:
             **self.siblings,
             "refused": {"uploads": int(self.totals["refused"]), "clients": {str(k): v for k, v in self.absent.items()}},
             "options": config.options,
+            "protocol": config.protocol(),
             "environment": environment(dataset),
         }
 

@@ -1,0 +1,209 @@
+"""Put runs in order: what may stand beside what, which seeds belong together, what differs only in a setting."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pfeddsh.config import build
+from pfeddsh.errors import UserError
+from pfeddsh.federation.schedule import parse
+from pfeddsh.methods import registry
+from pfeddsh.report.read import Run, fact
+
+REFERENCES = ("joint", "local")  # the oracle and the control: shown, but nobody's rivals
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Dataset and protocol: only runs of one setting are compared."""
+
+    dataset: str
+    data: str  # fingerprint
+    protocol: tuple[tuple[str, Any], ...] | None  # None: not recorded
+
+    def differs(self) -> dict[str, Any]:
+        """Where the protocol departs from the default one."""
+        default = build({"dataset": self.dataset}).protocol()
+        return {name: value for name, value in self.protocol or () if default.get(name) != value}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method and those of its settings that are not the registry's."""
+
+    method: str
+    settings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def label(self) -> str:
+        return ", ".join([self.method, *(f"{name}={value}" for name, value in self.settings)])
+
+    @property
+    def ablation(self) -> bool:
+        return self.method.startswith("pfeddsh-")
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """The runs that differ in nothing but the seed."""
+
+    setting: Setting
+    schedule: str
+    variant: Variant
+    runs: tuple[Run, ...]
+    id: str
+
+    @property
+    def label(self) -> str:
+        return self.variant.label
+
+    @property
+    def seeds(self) -> str:
+        return ", ".join(str(run.results.seed) for run in self.runs)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """One schedule in one setting: what one table shows."""
+
+    setting: Setting
+    schedule: str
+    cells: tuple[Cell, ...] = field(repr=False)
+
+    @cached_property
+    def main(self) -> dict[str, Cell]:
+        """Each method with its usual settings or, if there is no such run, those most of its runs have."""
+        best: dict[str, Cell] = {}
+        for cell in sorted(self.cells, key=lambda cell: (bool(cell.variant.settings), -len(cell.runs), cell.label)):
+            best.setdefault(cell.variant.method, cell)
+        return {cell.variant.method: cell for cell in self.cells if best[cell.variant.method] is cell}
+
+    @property
+    def contest(self) -> list[Cell]:
+        """The methods of Table 1: all but ablations, oracle and control, unless there is nothing else."""
+        others = [cell for cell in self.main.values() if cell not in self.references]
+        return [cell for cell in others if not cell.variant.ablation] or others or self.references
+
+    @property
+    def contest_and_ablations(self) -> list[Cell]:
+        return self.contest + [cell for cell in self.ablations if cell not in self.contest]
+
+    @property
+    def references(self) -> list[Cell]:
+        return [self.main[name] for name in REFERENCES if name in self.main]
+
+    @property
+    def ablations(self) -> list[Cell]:
+        found = [cell for cell in self.main.values() if cell.variant.ablation]
+        return [self.main["pfeddsh"], *found] if found and "pfeddsh" in self.main else found
+
+    @property
+    def sensitivity(self) -> list[list[Cell]]:
+        """For each method that was run with several settings, all of them, the usual ones first."""
+        several = []
+        for method, first in self.main.items():
+            others = [c for c in self.cells if c.variant.method == method and c is not first]
+            several += [[first, *sorted(others, key=lambda c: c.label)]] if others else []
+        return several
+
+
+def arrange(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
+    """Groups in reading order, and what a reader must be warned of."""
+    problems: list[str] = []
+    gathered: dict[tuple[Setting, tuple[int, ...], Variant], dict[int, Run]] = {}
+    for run in runs:
+        key = (_setting(run), parse(run.results.schedule), _variant(run))
+        seeds = gathered.setdefault(key, {})
+        twin = seeds.setdefault(run.results.seed, run)
+        if twin is not run:
+            same = "say the same" if twin.results.acc == run.results.acc else "disagree"
+            problems.append(f"{twin.path} and {run.path} claim to be the same run and {same}; the first is used")
+    names = {sizes: min((r.results.schedule for r in runs if parse(r.results.schedule) == sizes), key=len)
+             for _, sizes, _ in gathered}  # fmt: skip
+    cells: dict[tuple[Setting, tuple[int, ...]], list[Cell]] = {}
+    order = sorted(gathered, key=lambda key: _order(*key))
+    for number, key in enumerate(order, 1):
+        setting, sizes, variant = key
+        members = tuple(run for _, run in sorted(gathered[key].items()))
+        cells.setdefault((setting, sizes), []).append(Cell(setting, names[sizes], variant, members, f"R{number}"))
+    groups = [Group(setting, names[sizes], tuple(found)) for (setting, sizes), found in cells.items()]
+    return groups, problems + _apart(groups) + _seeds(groups) + _controls(groups)
+
+
+def _setting(run: Run) -> Setting:
+    protocol = run.protocol
+    shared = None if protocol is None else tuple((k, v) for k, v in sorted(protocol.items()) if k != "later")
+    return Setting(run.results.dataset, str(run.results.environment.get("data", "")), shared)
+
+
+def _variant(run: Run) -> Variant:
+    """Who trains later is a setting like any other here; a method we do not know has no usual settings."""
+    method = run.results.method
+    given = run.results.options | {"later": (run.protocol or {}).get("later")}
+    try:
+        entry = registry.find(method)
+    except UserError:
+        usual: dict[str, Any] = {"later": "newcomers"}
+    else:
+        usual = entry.options({}) | {"later": entry.later}
+    unusual = {k: v for k, v in given.items() if v is not None and v != usual.get(k)}
+    return Variant(method, tuple((name, fact(value)) for name, value in sorted(unusual.items())))
+
+
+def _order(setting: Setting, sizes: tuple[int, ...], variant: Variant) -> tuple[Any, ...]:
+    known = list(registry.METHODS)
+    place = known.index(variant.method) if variant.method in known else len(known)
+    return setting.dataset, repr(setting.protocol), setting.data, len(sizes), sizes, place, variant.label
+
+
+def _apart(groups: Sequence[Group]) -> list[str]:
+    """Say which datasets appear under several protocols or with different images."""
+    found = []
+    settings = {group.setting for group in groups}
+    for dataset, count in sorted(Counter(setting.dataset for setting in settings).items()):
+        if count == 1:
+            continue
+        own = [setting for setting in settings if setting.dataset == dataset]
+        if len({setting.protocol for setting in own}) > 1:
+            found.append(f"runs on {dataset} follow {count} protocols; they are kept apart and not compared")
+        if len({setting.data for setting in own}) > 1:
+            found.append(f"runs on {dataset} saw different images (fingerprints differ); they are kept apart")
+    return found
+
+
+def _seeds(groups: Sequence[Group]) -> list[str]:
+    """Say where methods lack seeds that others of their table have."""
+    found = []
+    for group in groups:
+        every = {run.results.seed for cell in group.contest for run in cell.runs}
+        lacking = []
+        for cell in group.contest:
+            missing = sorted(every - {run.results.seed for run in cell.runs})
+            lacking += [f"{cell.label} ({', '.join(map(str, missing))})"] if missing else []
+        if lacking:
+            where = f"{group.setting.dataset}, {group.schedule}"
+            found.append(f"{where}: seeds are missing for {', '.join(lacking)}; means are over different seeds, see n")
+    return found
+
+
+def _controls(groups: Sequence[Group]) -> list[str]:
+    """Clients are paired only if they are the same clients; their local-only accuracies tell."""
+    found = []
+    for group in groups:
+        first: dict[int, Run] = {}
+        for run in (run for cell in group.cells for run in cell.runs):
+            twin = first.setdefault(run.results.seed, run)
+            if not comparable(run, twin):
+                found.append(
+                    f"{twin.path} and {run.path} have the same dataset, schedule and seed but other clients or other "
+                    "local-only accuracies: not the same protocol; they are not paired"
+                )
+    return found
+
+
+def comparable(one: Run, other: Run) -> bool:
+    """The same clients joined at the same steps and did equally well alone."""
+    a, b = one.results, other.results
+    return a.batch == b.batch and a.local == b.local

@@ -1,0 +1,40 @@
+"""`pfeddsh report`: runs in, one page and its tables out."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(report)
+
+
+def report(
+    places: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...", help="run folders, folders of runs, or results.json files", show_default=False
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="the page; tables go to a folder beside it")] = Path("report.html"),
+) -> None:
+    """Make one page of tables and figures from finished runs, and the tables as Markdown, CSV and LaTeX.
+
+    The page works offline and is one file. What cannot be read is named, on the page too, and left out.
+
+    Example: `pfeddsh report runs/table1 runs/mine --out page.html`
+    """
+    from pfeddsh.report.build import build
+
+    command = shlex.join(["pfeddsh", "report", *map(str, places), "--out", str(out)])
+    built = build(places, out, command)
+    console = Console()
+    for problem in built.problems:
+        console.print(f"[yellow]warning:[/] {escape(problem)}", soft_wrap=True, highlight=False)
+    for line in built.summary:
+        console.print(escape(line), soft_wrap=True, highlight=False)
+    console.print(f"{built.runs} runs in {out}, tables in {built.tables}", soft_wrap=True, highlight=False)

@@ -1,0 +1,81 @@
+"""The tables of what methods cost: the server's time, bytes on the wire, channels of the network."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pfeddsh.report import paper
+from pfeddsh.report.arrange import Group
+from pfeddsh.report.measures import over_seeds, replay_seconds
+from pfeddsh.report.read import Results
+from pfeddsh.report.table import METHOD, SEED_LIST, Column, Row, Table
+
+
+def latency(groups: Sequence[Group]) -> Table:
+    columns = (
+        METHOD, SEED_LIST,
+        Column("server round", "the server's work in an ordinary round, seconds", digits=4),
+        Column("replay", "seconds per later step", digits=2),
+        Column("amortised", "server round plus replay spread over the rounds of a later step, seconds", digits=4),
+        Column("whole round", "with the clients' training as simulated here, seconds", digits=3),
+        Column("paper round", digits=2), Column("paper replay", digits=2), Column("paper averaged", digits=2),
+    )  # fmt: skip
+    rows = []
+    for group in groups:
+        rounds = dict(group.setting.protocol or ()).get("rounds_later")
+
+        def amortised(run: Results, rounds: Any = rounds) -> float | None:
+            replay = replay_seconds(run)
+            return run.seconds.server_round_mean + replay / rounds if rounds and replay is not None else None
+
+        for cell in group.contest_and_ablations:
+            ours = (
+                lambda run: run.seconds.server_round_mean,
+                replay_seconds,
+                amortised,
+                lambda run: run.seconds.round_mean,
+            )
+            old = paper.beside("latency", cell, 3)
+            rows.append(Row(group, cell, (cell.label, cell.seeds, *(over_seeds(cell, m) for m in ours), *old)))
+    note = (
+        "Wall time on the machines that made the runs; the paper's figures are from another machine. Amortised needs "
+        "the number of rounds, which results.json of older versions does not tell."
+    )
+    return Table("latency", "Server latency", note, columns, tuple(rows))
+
+
+def payload(groups: Sequence[Group]) -> Table:
+    columns = (
+        METHOD, SEED_LIST,
+        Column("down", "KiB to an active client per round"), Column("up", "KiB from an active client per round"),
+        Column("total", "KiB"),
+        Column("once down", "KiB per client, one-off"), Column("once up", "KiB per client, one-off"),
+        Column("paper down"), Column("paper up"),
+    )  # fmt: skip
+    ours: tuple[Callable[[Results], float | None], ...] = (
+        lambda run: run.payload_kib.down, lambda run: run.payload_kib.up,
+        lambda run: run.payload_kib.down + run.payload_kib.up,
+        lambda run: run.payload_kib.once_down, lambda run: run.payload_kib.once_up,
+    )  # fmt: skip
+    rows = []
+    for group in groups:
+        for cell in group.contest_and_ablations:
+            old = paper.payload(cell)
+            rows.append(Row(group, cell, (cell.label, cell.seeds, *(over_seeds(cell, m) for m in ours), *old)))
+    note = "Counted from the messages, tensors only. Zero where a method sends nothing of the kind."
+    return Table("payload", "Payload", note, columns, tuple(rows))
+
+
+def capacity(groups: Sequence[Group]) -> Table:
+    names = ("active", "new", "reused", "total", "width", "novelty")
+    columns = (METHOD, Column("seed"), Column("step"), Column("layer", text=True), *(Column(n) for n in names))
+    rows = [
+        Row(group, cell, (cell.label, run.results.seed, step, layer, *(used.get(name) for name in names)))
+        for group in groups for cell in group.cells for run in cell.runs
+        for step, layers in enumerate(run.results.capacity, 1)
+        for layer, used in (layers or {}).items() if "total" in used
+    ]  # fmt: skip
+    note = (
+        "Channels in the step's own mask: new ones and those reused from earlier steps; total allocated so far, of the "
+        "layer's width. Novelty: dimension of the step's updates outside what used channels reach."
+    )
+    return Table("capacity", "Neuron usage, step by step", note, columns, tuple(rows))

@@ -1,0 +1,90 @@
+"""Numbers in plain words: under which protocol, who wins, who pays."""
+
+from collections.abc import Sequence
+
+from pfeddsh.report import measures, paired
+from pfeddsh.report.arrange import Cell, Group, Setting
+from pfeddsh.report.measures import Measure, Spread, over_seeds, worst_loss
+from pfeddsh.report.paired import PerClient, against_best, ranking
+from pfeddsh.report.table import Column, p_value
+
+POINTS = Column("", signed=True)
+
+
+def sentences(group: Group) -> list[str]:
+    """Newcomers, existing clients, and those who lost."""
+    contest = group.contest
+    if group.cells[0].runs[0].results.steps < 2:
+        return ["One step only: nobody joined later, so there is neither PA nor RI."]
+    if len(contest) < 2:
+        return [line for cell in contest for line in (_alone(cell), _losers(contest))]
+    return [
+        _winner("Newcomers gain most with", "PA", contest, measures.pa_last, paired.newcomers),
+        _winner("Existing clients fare best with", "RI", contest, measures.ri_last, paired.existing),
+        _losers(contest),
+    ]
+
+
+def _alone(cell: Cell) -> str:
+    pa, ri = over_seeds(cell, measures.pa_last), over_seeds(cell, measures.ri_last)
+    return f"{cell.label} is the only method here: PA {_points(pa)}, RI {_points(ri)}."
+
+
+def _winner(words: str, name: str, cells: Sequence[Cell], measure: Measure, per_client: PerClient) -> str:
+    """The best and the next, and whether the distance means anything."""
+    ranked = ranking(cells, measure)
+    if len(ranked) < 2:
+        return f"{name} is known for too few methods to compare."
+    (best, own), (second, other) = ranked[:2]
+    line = f"{words} {best.label}, {name} {_points(own)}; next is {second.label}, {_points(other)}."
+    found = against_best(cells, measure, per_client).get(best.id)
+    if found is None:
+        return f"{line} They share no seed, so the difference was not tested."
+    seeds = "one shared seed" if found.seeds == 1 else f"{found.seeds} shared seeds ({found.better} in favour)"
+    verdict = "clear" if found.p < 0.05 else "may be chance"
+    return (
+        f"{line} Over {seeds}: {POINTS.show(found.difference)} points, {verdict} among these {found.clients} clients "
+        f"(p {p_value(found.p)})."
+    )
+
+
+def _points(spread: Spread | None) -> str:
+    if spread is None:
+        return "unknown"
+    return f"{POINTS.show(spread)} ({spread.n} seed{'s' * (spread.n > 1)})"
+
+
+def _losers(cells: Sequence[Cell]) -> str:
+    """Whose existing clients got worse, the most harmed first."""
+    harmed = []
+    for cell in cells:
+        share, loss = over_seeds(cell, measures.worse), worst_loss(cell)
+        if share and loss:
+            harmed.append((share.mean, cell.label, loss))
+    if not harmed:
+        return "No existing client lost anything in any step."
+    harmed.sort(key=lambda each: -each[0])
+    told = [f"{label} {share:.0f} %" if share >= 1 else f"{label} under 1 %" for share, label, _ in harmed]
+    _, label, loss = max(harmed, key=lambda each: each[2].points)
+    unharmed = [cell.label for cell in cells if cell.label not in {label for _, label, _ in harmed}]
+    none = f" None lost under {', '.join(unharmed)}." if unharmed else ""
+    return (
+        f"Existing clients that lost accuracy in a step: {', '.join(told)}. Hardest hit: client {loss.client} of seed "
+        f"{loss.seed} under {label}, {loss.points:.1f} points in step {loss.step}.{none}"
+    )
+
+
+def protocol(setting: Setting) -> str:
+    """The protocol of a setting in words."""
+    if setting.protocol is None:
+        return "Protocol not recorded (results.json of an older version, without a config.toml beside it)."
+    known = dict(setting.protocol)
+    split = f"Dirichlet {known['alpha']}" if known.get("partition") == "dirichlet" else str(known.get("partition"))
+    text = (
+        f"Clients by {split}; {known.get('rounds_first')} rounds for the first batch, {known.get('rounds_later')} for "
+        f"each later one; {100 * float(known.get('sample_fraction') or 0):g} % of the joining batch sampled; "
+        f"{known.get('local_epochs')} local epoch(s), SGD, rate {known.get('lr')}, momentum {known.get('momentum')}, "
+        f"batch size {known.get('batch_size')}."
+    )
+    unlike = ", ".join(f"{name} {value}" for name, value in setting.differs().items())
+    return text + (f" Unlike the default protocol: {unlike}." if unlike else "")

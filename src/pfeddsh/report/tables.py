@@ -1,0 +1,159 @@
+"""The tables of the report as plain data; `writers` and the page's template turn them into text."""
+
+from collections.abc import Sequence
+
+from pfeddsh.report import costs, measures, paired
+from pfeddsh.report.arrange import Cell, Group
+from pfeddsh.report.measures import Measure, over_seeds, worst_loss
+from pfeddsh.report.paired import against_best
+from pfeddsh.report.paper import beside
+from pfeddsh.report.table import METHOD, SEED_LIST, Column, Row, Table, Value, mark, p_value
+
+SEEDS = Column("n", "seeds")
+STEP1 = Column("step 1", "mean accuracy of the first batch after its own step, %")
+PA = Column("PA", "proactive adaptation: accuracy of the last batch minus local-only training, points", signed=True)
+RI = Column("RI", "retroactive improvement: change of existing clients over the last step, points", signed=True)
+PAPER_PA = Column("paper PA", "as printed in the paper, five seeds", signed=True)
+PAPER_RI = Column("paper RI", "as printed in the paper, five seeds", signed=True)
+WORSE = Column("% worse", "share of existing clients, over all steps, that lost anything", digits=1)
+
+
+def build(groups: Sequence[Group]) -> list[Table]:
+    tables = [
+        *_table1(groups), _measures(groups), _ablation(groups), _sensitivity(groups), _losses(groups),
+        costs.latency(groups), costs.payload(groups), costs.capacity(groups),
+    ]  # fmt: skip
+    return [table for table in tables if table.rows]
+
+
+def _table1(groups: Sequence[Group]) -> tuple[Table, Table]:
+    """Table 1 with the paired tests in short, and the tests in full."""
+    columns = (METHOD, SEEDS, STEP1, PA, PAPER_PA, P("PA"), RI, PAPER_RI, P("RI"), WORSE)
+    rows, tests = [], []
+    for group in groups:
+        found = {
+            "PA": against_best(group.contest, measures.pa_last, paired.newcomers),
+            "RI": against_best(group.contest, measures.ri_last, paired.existing),
+        }
+        for cell in dict.fromkeys(group.contest + group.references):
+            old = beside("table1", cell, 2)
+            p = {name: p_value(each[cell.id].p) if cell.id in each else None for name, each in found.items()}
+            values: tuple[Value, ...] = (
+                cell.label, len(cell.runs), over_seeds(cell, measures.first_step),
+                over_seeds(cell, measures.pa_last), old[1], p["PA"],
+                over_seeds(cell, measures.ri_last), old[0], p["RI"], over_seeds(cell, measures.worse),
+            )  # fmt: skip
+            rows.append(Row(group, cell, values))
+        for name, each in found.items():
+            for cell in group.contest:
+                if c := each.get(cell.id):
+                    won = f"{c.better} of {c.seeds}"
+                    tests.append(
+                        Row(group, cell, (name, cell.label, c.difference, c.rival, won, c.clients, p_value(c.p)))
+                    )
+    note = (
+        "Mean ± standard deviation over n seeds. p: against the best other method, client by client, see the tests "
+        "below. Oracle (joint) and control (local) are nobody's rivals. Bold: highest mean, if all methods have the "
+        "same seeds."
+    )
+    table1 = Table("table1", "Table 1: newcomers and existing clients", note, columns, tuple(rows))
+    return mark(table1, (2, 3, 6)), Table("tests", "Against the best other method", TESTS, TEST_COLUMNS, tuple(tests))
+
+
+def P(name: str) -> Column:
+    return Column(f"p ({name})", f"{name} against the best other method: Wilcoxon over clients, Holm-corrected")
+
+
+TESTS = (
+    "Wilcoxon's signed-rank test, two-sided, over clients: each is paired with itself under the best other method in "
+    "the same seed; p is corrected after Holm for the methods of the table. No rank test over three seeds can fall "
+    "below p = 0.25, so seeds are counted and not tested. Clients of one seed share a training run: p says whether "
+    "these clients differ, not whether the next training run would."
+)
+TEST_COLUMNS = (
+    Column("measure", text=True), METHOD,
+    Column("difference", "mean over the seeds that both have, points", signed=True),
+    Column("against", "the best other method in this measure", text=True),
+    Column("seeds won", "seeds with a positive difference, of those both have", text=True),
+    Column("clients", "pairs in the test"), Column("p"),
+)  # fmt: skip
+
+
+ALL: tuple[tuple[Column, Measure], ...] = (
+    (STEP1, measures.first_step),
+    (Column("alone", "local-only accuracy of the first batch, %"), measures.first_batch_alone),
+    (Column("batch 1 at the end", "mean accuracy of the first batch after the last step, %"),
+     measures.first_batch_at_the_end),
+    (PA, measures.pa_last),
+    (Column("PA mean", "over all later steps, points", signed=True), measures.pa_mean),
+    (Column("PA zero-shot", "newcomers before any round of their step, mean over later steps, points", signed=True),
+     measures.pa_zero_shot),
+    (RI, measures.ri_last),
+    (Column("RI total", "change of the first batch over the whole run, points", signed=True), measures.ri_total),
+    (Column("lowest RI", "over steps, points", signed=True), measures.ri_lowest),
+    (Column("RI no guard", "of the last step, had clients taken every offer, points", signed=True),
+     measures.ri_unguarded),
+    (Column("RI total no guard", "of the first batch over the whole run, so too, points", signed=True),
+     measures.ri_total_unguarded),
+    (WORSE, measures.worse),
+)  # fmt: skip
+
+
+def _spreads(cells: Sequence[tuple[Group, Cell]], shown: Sequence[tuple[Column, Measure]]) -> tuple[Row, ...]:
+    return tuple(
+        Row(group, cell, (cell.label, cell.seeds, *(over_seeds(cell, measure) for _, measure in shown)))
+        for group, cell in cells
+    )
+
+
+def _measures(groups: Sequence[Group]) -> Table:
+    columns = (METHOD, SEED_LIST, *(column for column, _ in ALL))
+    rows = _spreads([(group, cell) for group in groups for cell in group.cells], ALL)
+    return Table("measures", "All measures of all runs", "Mean ± standard deviation over seeds.", columns, rows)
+
+
+def _ablation(groups: Sequence[Group]) -> Table:
+    shown = (
+        (STEP1, measures.first_step),
+        (Column("accuracy", "of everyone at the end, %"), measures.everyone_at_the_end),
+        (PA, measures.pa_last), (RI, measures.ri_last),
+        (Column("RI total", "change of the first batch over the whole run, points", signed=True), measures.ri_total),
+        (WORSE, measures.worse),
+    )  # fmt: skip
+    columns = (METHOD, SEED_LIST, *(c for c, _ in shown), Column("paper accuracy"), PAPER_PA, PAPER_RI)
+    rows = []
+    for row in _spreads([(group, cell) for group in groups for cell in group.ablations], shown):
+        old = beside("ablation", row.cell, 3)
+        rows.append(Row(row.group, row.cell, (*row.values, *old)))
+    note = "Parts of pFedDSH taken away one by one. The paper's ablation has a PA and RI unlike those of its Table 1."
+    return Table("ablation", "Ablation", note, columns, tuple(rows))
+
+
+def _sensitivity(groups: Sequence[Group]) -> Table:
+    shown = (
+        (STEP1, measures.first_step), (PA, measures.pa_last), (RI, measures.ri_last),
+        (Column("RI no guard", "had clients taken every offer, points", signed=True), measures.ri_unguarded),
+        (WORSE, measures.worse),
+        (Column("replay", "seconds per later step", digits=1), measures.replay_seconds),
+    )  # fmt: skip
+    cells = [(group, cell) for group in groups for several in group.sensitivity for cell in several]
+    note = "Runs that differ in a setting of the method only; the first of each method has its usual settings."
+    columns = (METHOD, SEED_LIST, *(c for c, _ in shown))
+    return Table("sensitivity", "Sensitivity to settings", note, columns, _spreads(cells, shown))
+
+
+def _losses(groups: Sequence[Group]) -> Table:
+    columns = (
+        METHOD, SEED_LIST, WORSE,
+        Column("largest loss", "of one existing client over one step, points"),
+        Column("client"), Column("seed"), Column("in step"),
+    )  # fmt: skip
+    rows = []
+    for group in groups:
+        for cell in group.cells:
+            loss = worst_loss(cell)
+            worst: tuple[Value, ...] = (
+                (loss.points, loss.client, loss.seed, loss.step) if loss else (0.0, None, None, None)
+            )
+            rows.append(Row(group, cell, (cell.label, cell.seeds, over_seeds(cell, measures.worse), *worst)))
+    return Table("losses", "Who lost", "Over all steps after a client's own.", columns, tuple(rows))

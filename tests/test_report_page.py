@@ -1,0 +1,258 @@
+"""The page itself, looked at by a browser, and the command that makes it."""
+
+import json
+import re
+import resource
+import shutil
+import statistics
+import sys
+import warnings
+
+import pytest
+from fabricate import results, write
+
+from pfeddsh import cli
+from pfeddsh.errors import UserError
+from pfeddsh.report.build import build
+
+METHODS = (
+    "fedavg", "fedper", "fedrep", "fedselect", "pfedhn", "pefll", "odpfl-hn", "fedweit", "fedclass", "hr", "pfeddsh",
+    "pfeddsh-gate",
+)  # fmt: skip
+SCHEDULES = ("80+20", "80+4x5", "80+10x2")
+LIMIT = 5_000_000
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The page of Table 1: twelve methods, three schedules; one of them with three seeds."""
+    folder = tmp_path_factory.mktemp("table1")
+    for schedule in SCHEDULES:
+        for method in METHODS:
+            write(folder / "runs" / f"{method}-{schedule}", results(method, schedule))
+    for seed in (1, 2):
+        write(folder / "runs" / f"fedper-{seed}", results("fedper", "80+20", seed))
+    (folder / "runs" / "half").mkdir()
+    (folder / "runs" / "half" / "config.toml").write_text("")
+    built = build([folder / "runs"], folder / "page.html", "pfeddsh report runs --out page.html")
+    return folder, built
+
+
+def test_the_page_is_one_small_file_that_loads_nothing(site):
+    folder, built = site
+    text = (folder / "page.html").read_text()
+    assert built.runs == 38
+    assert len(text.encode()) < LIMIT
+    assert not re.search(r"""(?:src|href)=["'](?!#|data:)""", text)
+    assert "<script" not in text
+    assert "url(http" not in text
+
+
+def test_the_same_runs_give_the_same_page(site, tmp_path):
+    folder, _ = site
+    one = [folder / "runs" / "fedper-80+20", folder / "runs" / "pfeddsh-80+20"]
+    for name in ("a.html", "b.html"):
+        build(one, tmp_path / name, "again")
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_tables_lie_beside_the_page_in_three_formats(site):
+    folder, built = site
+    names = {path.name for path in built.tables.iterdir()}
+    for table in ("table1", "tests", "measures", "ablation", "losses", "latency", "payload", "capacity"):
+        assert {f"{table}.csv", f"{table}.md", f"{table}.tex"} <= names
+    assert built.tables == folder / "page-tables"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("no Chromium found on the PATH")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def page(browser, site):
+    """The page in a browser that is offline, with everything it complains of."""
+    folder, _ = site
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.complaints = []
+    page.on("console", lambda message: page.complaints.append(message.text))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on("requestfailed", lambda request: page.complaints.append(request.url))
+    page.goto((folder / "page.html").as_uri())
+    yield page
+    context.close()
+
+
+def test_the_browser_has_nothing_to_complain_of(page):
+    assert page.complaints == []
+
+
+def test_all_figures_are_drawn(page):
+    drawn = page.eval_on_selector_all(
+        "figure svg",
+        "all => all.map(svg => [svg.getBoundingClientRect().width, svg.querySelectorAll('path,polyline').length,"
+        " svg.getAttribute('aria-label') || ''])",
+    )
+    cards, per_schedule, capacity = len(SCHEDULES) * len(METHODS), len(SCHEDULES) * 5, len(SCHEDULES)
+    assert len(drawn) == cards + per_schedule + capacity
+    for width, shapes, label in drawn:
+        assert width > 150
+        assert shapes > 0
+        assert re.search(r"n = \d|in brackets", label), label
+
+
+def shown(value, deviation, signed):
+    text = f"{value:{'+' if signed else ''}.2f}".replace("-", "\u2212")
+    return text + (f" ± {deviation:.2f}" if deviation is not None else "")
+
+
+def test_cells_of_table_1_are_those_of_results_json(page, site):
+    folder, _ = site
+    expected = {}
+    for path in (folder / "runs").glob("*/results.json"):
+        run = json.loads(path.read_text())
+        first = statistics.mean(a for a in run["acc"][0] if a is not None)
+        for column, value in {"PA": run["pa"][-1], "RI": run["ri_last"], "step 1": first}.items():
+            expected.setdefault((run["schedule"], run["method"], column), []).append(value)
+    cells = page.eval_on_selector_all(
+        "table[data-table=table1] td[data-value]",
+        "all => all.map(td => [td.closest('.group').querySelector('h3').textContent, td.parentElement.dataset.method,"
+        " td.dataset.column, td.dataset.value, td.textContent])",
+    )
+    found = {(heading.split()[1], method, column): (float(v), text) for heading, method, column, v, text in cells}
+    contest = [key for key in expected if key[1] != "pfeddsh-gate"]
+    assert len(contest) == 3 * 3 * 11
+    for key in contest:
+        values = expected[key]
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        assert found[key][0] == pytest.approx(statistics.mean(values), abs=1e-9), key
+        assert found[key][1] == shown(statistics.mean(values), deviation, key[2] != "step 1"), key
+
+
+def test_the_heat_map_holds_the_accuracy_of_every_batch_after_every_step(page, site):
+    folder, _ = site
+    run = json.loads((folder / "runs" / "hr-80+4x5" / "results.json").read_text())
+    rows = page.evaluate(
+        "() => [...document.querySelectorAll('.card')]"
+        ".filter(card => card.querySelector('h5').textContent.startsWith('hr '))"
+        ".map(card => [...card.querySelectorAll('.heat tbody tr')].map(tr => [...tr.querySelectorAll('td')]"
+        ".map(td => td.dataset.value ? Number(td.dataset.value) : null)))[1]"
+    )
+    for batch, row in enumerate(rows, 1):
+        for step, value in enumerate(row, 1):
+            members = [run["acc"][step - 1][k] for k, joined in enumerate(run["batch"]) if joined == batch]
+            assert value == (pytest.approx(statistics.mean(members)) if step >= batch else None)
+
+
+def test_nothing_is_wider_than_a_phone(browser, site):
+    folder, _ = site
+    context = browser.new_context(viewport={"width": 375, "height": 800}, color_scheme="dark")
+    page = context.new_page()
+    page.goto((folder / "page.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+    context.close()
+
+
+def test_links_lead_to_how_every_figure_is_repeated(page):
+    dangling = page.evaluate(
+        "() => [...document.querySelectorAll('a[href^=\"#\"]')]"
+        ".filter(a => !document.getElementById(a.hash.slice(1))).length"
+    )
+    assert dangling == 0
+    assert page.locator(".cited a").count() > 36
+    text = page.locator("#repeat").inner_text()
+    assert (
+        "for seed in 0 1 2; do pfeddsh run --dataset cifar10 --method fedper --schedule 80+20 --seed $seed; done"
+        in text
+    )
+    assert "torch 2.13.0" in text
+    assert "revision abc" in text
+
+
+def test_warnings_stand_at_the_top_of_the_page(page):
+    text = page.locator(".warning").inner_text()
+    assert "half is not finished and was left out" in text
+    assert "seeds are missing for fedavg (1, 2)" in text
+
+
+def test_names_from_a_file_cannot_become_markup(browser, tmp_path):
+    write(tmp_path / "run", results() | {"method": "<img src=x onerror=alert(1)>", "dataset": "<b>data</b>"})
+    build([tmp_path], tmp_path / "page.html", "report")
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    assert page.locator("img, td b").count() == 0
+    assert "<img src=x onerror=alert(1)>" in page.locator("table[data-table=table1]").first.inner_text()
+    page.close()
+
+
+def test_replayed_images_are_shown_from_the_checkpoint_and_their_absence_is_said(reference, tmp_path):
+    run = reference(
+        "pfeddsh", schedule="6+2", rounds_first=2, rounds_later=1, options={"images": 40, "iterations": 2, "hidden": 64}
+    )
+    build([run.out], tmp_path / "page.html", "report")
+    text = (tmp_path / "page.html").read_text()
+    assert text.count('<img src="data:image/png;base64,') == 1
+    assert "40 of the 40 images the server has imagined" in text
+    path = write(tmp_path / "alone", run.results)
+    build([path], tmp_path / "page.html", "report")
+    text = (tmp_path / "page.html").read_text()
+    assert "<img" not in text
+    assert "no run folder with a readable state/ was given" in text
+
+
+def test_a_full_disk_is_said_and_the_page_before_is_kept(tmp_path):
+    write(tmp_path / "run", results())
+    out = tmp_path / "page.html"
+    out.write_text("the page before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
+    try:
+        with pytest.raises(UserError, match=r"cannot write .*page\.html: .*free some space"):
+            build([tmp_path / "run"], out, "report")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert out.read_text() == "the page before"
+    assert (tmp_path / "page-tables" / "table1.csv").exists()
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+def command(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["pfeddsh", "report", *map(str, arguments)])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code or 0, capsys.readouterr()
+
+
+def test_the_command_makes_the_page_and_says_what_it_left_out(tmp_path, monkeypatch, capsys):
+    write(tmp_path / "runs" / "good", results())
+    bad = write(tmp_path / "runs" / "bad", "{}")
+    out = tmp_path / "new" / "page.html"
+    code, output = command(monkeypatch, capsys, tmp_path / "runs", "--out", out)
+    assert code == 0
+    assert f"warning: {bad} was left out" in output.out
+    assert f"1 runs in {out}" in output.out
+    assert out.exists()
+
+
+def test_the_command_explains_mistakes(tmp_path, monkeypatch, capsys):
+    code, output = command(monkeypatch, capsys, tmp_path / "none", "--out", tmp_path / "page.html")
+    assert code == 2
+    assert output.err.startswith("error: no readable run")
+    write(tmp_path / "run", results())
+    code, output = command(monkeypatch, capsys, tmp_path / "run", "--out", tmp_path)
+    assert code == 2
+    assert "is a folder; give the page a name" in output.err
+    (tmp_path / "file").write_text("")
+    code, output = command(monkeypatch, capsys, tmp_path / "run", "--out", tmp_path / "file" / "page.html")
+    assert code == 2
+    assert "cannot write to" in output.err

@@ -1,0 +1,189 @@
+"""The numbers of the report against the same computed another way, and the formats they are written in."""
+
+import csv
+import io
+import statistics
+
+import pytest
+from fabricate import results, write
+from scipy.stats import wilcoxon
+
+from pfeddsh.report import paired, table, tables, writers
+from pfeddsh.report.arrange import arrange
+from pfeddsh.report.measures import Spread
+from pfeddsh.report.paired import compare, signed_rank
+from pfeddsh.report.read import gather
+from pfeddsh.report.summary import sentences
+
+METHODS = ("fedavg", "fedper", "pfeddsh")
+SEEDS = (0, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for method in METHODS:
+        for seed in SEEDS:
+            drift = 0.5 if method == "pfeddsh" else -2.0
+            write(folder / f"{method}{seed}", results(method, "80+4x5", seed, drift=drift))
+    write(folder / "gate", results("pfeddsh-gate", "80+4x5"))
+    return arrange(gather([folder])[0])[0][0]
+
+
+@pytest.fixture(scope="module")
+def made(group):
+    return {table.name: table for table in tables.build([group])}
+
+
+def value(table, method, column):
+    names = [c.name for c in table.columns]
+    row = next(row for row in table.rows if row.cell.label == method)
+    return row.values[names.index(column)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_table_1_is_the_mean_and_deviation_over_seeds(made, method):
+    runs = [results(method, "80+4x5", seed, drift=0.5 if method == "pfeddsh" else -2.0) for seed in SEEDS]
+    for column, values in {
+        "PA": [run["pa"][-1] for run in runs],
+        "RI": [run["ri_last"] for run in runs],
+        "step 1": [statistics.mean(a for a in run["acc"][0] if a is not None) for run in runs],
+    }.items():
+        found = value(made["table1"], method, column)
+        assert found.n == 3
+        assert found.mean == pytest.approx(statistics.mean(values))
+        assert found.deviation == pytest.approx(statistics.stdev(values))
+
+
+def test_the_paper_stands_beside_it(made):
+    assert value(made["table1"], "fedper", "paper RI") == -9.09
+    assert value(made["table1"], "fedper", "paper PA") == 11.60
+    assert value(made["ablation"], "pfeddsh", "paper accuracy") == 68.40
+    assert value(made["latency"], "pfeddsh", "paper averaged") == 0.42
+
+
+def test_the_papers_numbers_are_not_set_beside_another_protocol(tmp_path):
+    write(tmp_path / "run", results("fedper", "80+4x5", alpha=0.5))
+    groups, _ = arrange(gather([tmp_path])[0])
+    assert value(tables.build(groups)[0], "fedper", "paper RI") is None
+
+
+def test_the_paired_test_is_over_clients_of_the_same_seed(group):
+    ours, theirs = group.main["pfeddsh"], group.main["fedper"]
+    found = compare(ours, theirs, paired.existing)
+    differences = []
+    for a, b in zip(ours.runs, theirs.runs, strict=True):
+        for k, joined in enumerate(a.results.batch):
+            if joined < 5:
+                change = [run.results.acc[4][k] - run.results.acc[3][k] for run in (a, b)]
+                differences.append(change[0] - change[1])
+    assert (found.seeds, found.better, found.clients) == (3, 3, 3 * 95)
+    assert found.difference == pytest.approx(statistics.mean(differences))
+    assert found.p == pytest.approx(wilcoxon(differences).pvalue)
+
+
+def test_no_difference_is_no_evidence():
+    assert signed_rank([0.0] * 20) == 1.0
+    assert signed_rank([1.0, -1.0] * 10) > 0.9
+    assert signed_rank([1.0] * 20) < 0.001
+
+
+def test_amortised_latency_spreads_the_replay_over_a_step(made):
+    assert value(made["latency"], "pfeddsh", "amortised").mean == pytest.approx(0.05 + 8.0 / 100)
+
+
+def test_the_highest_mean_is_marked_only_if_all_have_the_same_seeds(made, tmp_path):
+    best = {row.cell.label for row in made["table1"].rows if 6 in row.best}
+    assert best == {"pfeddsh"}
+    write(tmp_path / "a", results("fedavg", seed=0))
+    write(tmp_path / "b", results("fedper", seed=1))
+    groups, _ = arrange(gather([tmp_path])[0])
+    assert not any(row.best for row in tables.build(groups)[0].rows)
+
+
+def test_the_summary_names_the_winner_and_the_client_hit_hardest(group):
+    newcomers, existing, lost = sentences(group)
+    assert newcomers.startswith("Newcomers gain most with ")
+    assert existing.startswith("Existing clients fare best with pfeddsh, RI +0.")
+    assert "3 shared seeds (3 in favour)" in existing
+    losses = [
+        (before - after, k, run.results.seed, step)
+        for cell in group.contest
+        for run in cell.runs
+        for step in range(2, 6)
+        for k, (before, after) in enumerate(zip(run.results.acc[step - 2], run.results.acc[step - 1], strict=True))
+        if before is not None
+    ]
+    points, client, seed, step = max(losses)
+    assert f"Hardest hit: client {client} of seed {seed} under " in lost
+    assert f"{points:.1f} points in step {step}" in lost
+
+
+def test_the_winner_is_found_among_the_seeds_that_all_have(tmp_path):
+    write(tmp_path / "a", results("fedper", seed=0, drift=-1.0))
+    write(tmp_path / "b", results("fedavg", seed=0, drift=1.0))
+    write(tmp_path / "c", results("fedavg", seed=1, drift=-20.0))
+    groups, _ = arrange(gather([tmp_path])[0])
+    assert "fare best with fedavg, RI +" in sentences(groups[0])[1]
+    assert "(1 seed)" in sentences(groups[0])[1]
+
+
+def test_a_run_with_one_step_has_neither_pa_nor_ri(tmp_path):
+    write(tmp_path / "run", results("fedper", "8"))
+    groups, _ = arrange(gather([tmp_path])[0])
+    assert sentences(groups[0]) == ["One step only: nobody joined later, so there is neither PA nor RI."]
+    assert value(tables.build(groups)[0], "fedper", "PA") is None
+
+
+@pytest.mark.parametrize("method", ["pfeddsh-gate", "local"])
+def test_an_ablation_or_the_control_alone_has_its_table_too(tmp_path, method):
+    write(tmp_path / "run", results(method))
+    groups, _ = arrange(gather([tmp_path])[0])
+    made = {table.name: table for table in tables.build(groups)}
+    for name in ("table1", "latency", "payload"):
+        assert [row.cell.label for row in made[name].rows] == [method]
+    assert sentences(groups[0])[0].startswith(f"{method} is the only method here: PA ")
+
+
+def test_optional_fields_of_newer_runs_are_shown(tmp_path):
+    content = results("pefll")
+    content["pa_zero_shot"] = [None, 1.0, 3.0]
+    content["payload_kib"] |= {"once_down": 12.5, "once_up": 0.5}
+    write(tmp_path / "run", content)
+    made = {table.name: table for table in tables.build(arrange(gather([tmp_path])[0])[0])}
+    assert value(made["measures"], "pefll", "PA zero-shot").mean == 2.0
+    assert value(made["payload"], "pefll", "once down").mean == 12.5
+
+
+def test_csv_has_plain_numbers_and_deviations_apart(made):
+    rows = list(csv.DictReader(io.StringIO(writers.comma_separated(made["table1"]))))
+    row = next(row for row in rows if row["method"] == "fedper")
+    expected = value(made["table1"], "fedper", "RI")
+    assert (row["dataset"], row["schedule"], row["n"]) == ("cifar10", "80+4x5", "3")
+    assert float(row["RI"]) == expected.mean
+    assert float(row["RI sd"]) == expected.deviation
+    assert "alpha=0.1" in row["protocol"]
+
+
+def test_markdown_shows_mean_and_deviation(made):
+    spread = value(made["table1"], "fedper", "step 1")
+    text = writers.markdown(made["table1"])
+    assert f"| fedper | 3 | {spread.mean:.2f} ± {spread.deviation:.2f} |" in text.replace("**", "")
+    widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
+    assert len(widths) == 1
+
+
+def test_latex_escapes_what_latex_would_read(tmp_path):
+    write(tmp_path / "run", results() | {"method": "50%_of & {more} \\input{x}"})
+    text = writers.latex(tables.build(arrange(gather([tmp_path])[0])[0])[0])
+    assert "50\\%\\_of \\& \\{more\\} \\textbackslash{}input\\{x\\}" in text
+    assert "\\begin{tabular}" in text
+
+
+def test_numbers_are_written_with_a_true_minus_and_no_negative_zero():
+    column = table.Column("RI", signed=True)
+    assert column.show(-1.234) == "\u22121.23"
+    assert column.show(-0.001) == "0.00"
+    assert column.show(Spread(2.0, 0.5, 3)) == "+2.00 ± 0.50"
+    assert column.show(Spread(2.0, None, 1)) == "+2.00"
+    assert column.show(None) == "\u2013"
