@@ -12,7 +12,7 @@ help: ## Show this help
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN)pip install --quiet torch==2.13.0
-	$(RUN)pip install --quiet --editable '.[ray]' hypothesis mypy pytest pytest-xdist ruff
+	$(RUN)pip install --quiet --editable '.[mlflow,ray,tensorboard]' hypothesis mypy pytest pytest-xdist ruff
 	touch $@
 
 demo: $(VENV)/.ready ## Onboard ten clients into a federation of thirty on the embedded digits (a minute)

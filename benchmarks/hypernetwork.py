@@ -32,8 +32,8 @@ def ours() -> list[float]:
         began = time.perf_counter()
         keys = torch.stack([hypernet.key(net, e) for e in embeddings])
         hypernet.generate(net, keys)
-        gradient = hypernet.trunk_gradient(net, embeddings, deltas)
-        hypernet.update(net, deltas, keys, rate=0.7, bias_rate=0.3)
+        at_keys = hypernet.update(net, deltas, keys, rate=0.7, bias_rate=0.3)
+        gradient = hypernet.trunk_gradient(net, embeddings, at_keys)
         net["W1"].sub_(gradient["W1"])
         embeddings = embeddings - gradient["embeddings"]
         times.append(time.perf_counter() - began)

@@ -119,6 +119,7 @@ def test_resuming_a_finished_run_shows_its_table(pfeddsh, reference):
         (["--set", "alpha=large"], "command line: alpha: Input should be a valid number"),
         (["--set", "alpha"], "--set alpha: write key=value"),
         (["--set", "options=3"], "options"),
+        (["--track", "tensorbord"], "unknown tracker 'tensorbord'; did you mean tensorboard"),
         (["--seed", "-1"], "seed: Input should be greater than or equal to 0"),
         (["none.toml"], "none.toml: no such file"),
     ],

@@ -13,6 +13,7 @@ from pfeddsh.messages import BadMessage, Memory, Message
 from pfeddsh.methods.base import Task, Visit
 from pfeddsh.methods.hr import HR, Settings
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, encode
+from pfeddsh.models.lenet import STATISTICS
 from pfeddsh.results.files import read_record
 
 SMALL = {"codes": 20, "replay_steps": 2, "replay_batch": 8}
@@ -169,7 +170,9 @@ def test_a_whole_run_counts_decoder_centroids_and_codes(tmp_path):
     down = 61_156 + DECODER.size + 10 * LATENT
     told = 61_156 + 20 * (LATENT + 2)  # a label is 8 bytes
     up = (visits[0] * (told + DECODER.size) + visits[1] * told) / sum(visits)  # the decoder trains in step 1 only
-    assert results["payload_kib"] == {"down": pytest.approx(down / 256), "up": pytest.approx(up / 256)}
+    payload = results["payload_kib"]
+    assert (payload["down"], payload["up"]) == (pytest.approx(down / 256), pytest.approx(up / 256))
+    assert payload["once_up"] == pytest.approx((10 * LATENT + 10 + STATISTICS) / 256)  # card and report
     before, after = snapshots(tmp_path / "run")
     for name in ("decoder", "centroids", "codes/1"):
         assert torch.equal(before[f"state:{name}"], after[f"state:{name}"]), name

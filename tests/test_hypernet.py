@@ -55,7 +55,7 @@ def test_keys_are_unit_vectors_and_diverse() -> None:
 def test_a_silent_trunk_serves_the_bias(params: dict[str, Tensor]) -> None:
     silent = torch.zeros(32)
     assert not hypernet.key(params, silent).any()
-    gradient = hypernet.trunk_gradient(params, silent.unsqueeze(0), draw(1, SIZE))
+    gradient = hypernet.trunk_gradient(params, silent.unsqueeze(0), draw(1, HIDDEN))
     assert not any(part.any() for part in gradient.values())
 
 
@@ -84,15 +84,30 @@ def test_gradients_equal_autograd(params: dict[str, Tensor], clients: int) -> No
     assert embeddings.grad is not None
     plain = {name: value.detach().clone() for name, value in params.items()}
 
-    gradient = hypernet.trunk_gradient(plain, embeddings.detach(), deltas)
+    before = {name: value.clone() for name, value in plain.items()}
+    at_keys = hypernet.update(plain, deltas, keys_of(plain, embeddings.detach()), rate=0.3, bias_rate=0.2)
+    torch.testing.assert_close((before["W2"] - plain["W2"]) / (0.3 * clients), expected["W2"])
+    torch.testing.assert_close((before["b2"] - plain["b2"]) / 0.2, expected["b2"])
+
+    gradient = hypernet.trunk_gradient(plain, embeddings.detach(), at_keys)
     torch.testing.assert_close(gradient["W1"], expected["W1"])
     torch.testing.assert_close(gradient["b1"], expected["b1"])
     torch.testing.assert_close(gradient["embeddings"] / clients, embeddings.grad)
 
-    before = {name: value.clone() for name, value in plain.items()}
-    hypernet.update(plain, deltas, keys_of(plain, embeddings.detach()), rate=0.3, bias_rate=0.2)
-    torch.testing.assert_close((before["W2"] - plain["W2"]) / (0.3 * clients), expected["W2"])
-    torch.testing.assert_close((before["b2"] - plain["b2"]) / 0.2, expected["b2"])
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_an_update_returns_what_was_pulled_before_it(params: dict[str, Tensor], gated: bool) -> None:
+    """Over several blocks and a rest, with a gate that closes rows to writing but not to the gradient."""
+    size = 2 * hypernet.BLOCK + SIZE
+    params |= {"W2": draw(size, HIDDEN), "b2": draw(size)}
+    deltas, keys = draw(3, size, seed=2), draw(3, HIDDEN, seed=3)
+    gate = draw(size, seed=4) > 0 if gated else None
+    wanted = params["W2"] - 0.7 * (deltas if gate is None else deltas * gate).t() @ keys
+    pulled = hypernet.pull(params, deltas)
+    torch.testing.assert_close(pulled, torch.einsum("mp,ph->mh", deltas, params["W2"]))
+    at_keys = hypernet.update(params, deltas, keys, rate=0.7, bias_rate=0.3, gate=gate)
+    torch.testing.assert_close(at_keys, pulled, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(params["W2"], wanted)
 
 
 def test_one_client_and_unit_step_is_federated_averaging(params: dict[str, Tensor]) -> None:

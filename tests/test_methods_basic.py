@@ -7,8 +7,8 @@ from conftest import assert_same_bits, events, final_tensors, tiny
 from pfeddsh.federation.run import run
 from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.messages import Memory, Message
-from pfeddsh.methods.base import Options, Task, Visit
-from pfeddsh.methods.fedavg import FedAvg, pooled, weighted_mean
+from pfeddsh.methods.base import Options, Task, Visit, pooled
+from pfeddsh.methods.fedavg import FedAvg, weighted_mean
 from pfeddsh.methods.fedper import FedPer
 from pfeddsh.methods.local import Local
 from pfeddsh.results.files import read_record
@@ -174,7 +174,7 @@ def test_fedavg_pools_statistics_as_if_all_features_lay_together():
     task = Task.create(10, 0)
     images = torch.randn(60, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     parts = [task.model.calibrate(task.theta0, part) for part in images.split(20)]
-    together = pooled({k: Message({"statistics": part}) for k, part in enumerate(parts)})
+    together = pooled(parts)
     whole = task.model.calibrate(task.theta0, images)
     assert torch.allclose(together[:12], whole[:12], atol=1e-5)
     assert torch.allclose(together[12:], whole[12:], rtol=0.2, atol=0.1)  # here each share was normalised by itself

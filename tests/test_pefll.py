@@ -7,7 +7,7 @@ from conftest import tiny
 
 from pfeddsh.federation.run import run
 from pfeddsh.hypernet import EMBEDDING
-from pfeddsh.messages import Memory, Message
+from pfeddsh.messages import Memory
 from pfeddsh.methods.base import Task, Visit
 from pfeddsh.methods.odpfl_hn import ODPFLHN
 from pfeddsh.methods.pefll import PeFLL, Settings, constants
@@ -32,13 +32,14 @@ def method(request):
 
 def opened(method):
     state = method.init()
-    cards = {k: method.card(Message(), Images(k, k), Memory(), VISIT)[0] for k in range(3)}
+    greeting = method.greeting(state)
+    cards = {k: method.card(greeting, Images(k, k), Memory(), VISIT)[0] for k in range(3)}
     method.open_step(state, 1, 5, cards)
     return state
 
 
 def test_a_descriptor_sees_labels_in_pefll_and_only_images_in_odpfl_hn(method):
-    eta = method.first()
+    eta = method.init()["eta"]
     one, other = (method.descriptor(eta, Images(first)) for first in (0, 1))
     relabelled = Images()
     relabelled.train = (relabelled.train[0], relabelled.train[1] + 5)
@@ -51,14 +52,15 @@ def test_label_channels_are_those_of_one_hot_planes():
     """The short cut for constant channels against the convolution of 3 + 10 channels."""
     method = PeFLL(Task.create(10, 0), Settings())
     images, labels = Images().train
-    p = method.network.views(method.first())
+    eta = method.init()["eta"]
+    p = method.network.views(eta)
     planes = F.one_hot(labels, 10).float()[:, :, None, None].expand(-1, -1, 32, 32)
     x = torch.cat([images, planes], 1)
     for layer in ("conv1", "conv2"):
         x = F.max_pool2d(F.relu(F.conv2d(x, p[f"{layer}.weight"], p[f"{layer}.bias"])), 2)
     x = F.relu(F.linear(x.flatten(1), p["fc1.weight"], p["fc1.bias"]))
     x = F.linear(F.relu(F.linear(x, p["fc2.weight"], p["fc2.bias"])), p["fc3.weight"], p["fc3.bias"])
-    assert torch.allclose(method.descriptor(method.first(), Images()), x.mean(0), atol=1e-5)
+    assert torch.allclose(method.descriptor(eta, Images()), x.mean(0), atol=1e-5)
 
 
 def test_the_gradient_of_a_descriptor_reaches_the_embedding_network_at_the_next_visit(method):
@@ -99,11 +101,12 @@ def test_a_client_is_served_from_the_descriptor_it_sent_last(method):
     assert torch.equal(state["e/1"], (upload["descriptor"] - state["centre"]) / state["scale"])
 
 
-def test_a_card_is_made_with_the_embedding_network_that_comes_with_the_request(method):
-    own = method.first() * 1.2
-    card, _ = method.card(Message({"eta": own}), Images(), Memory(), VISIT)
-    assert torch.equal(card["descriptor"], method.descriptor(own, Images()))
-    assert not torch.equal(card["descriptor"], method.card(Message(), Images(), Memory(), VISIT)[0]["descriptor"])
+def test_newcomers_describe_themselves_with_the_embedding_network_as_it_is_now(method):
+    state = opened(method)
+    state["eta"].mul_(1.2)
+    card, _ = method.card(method.greeting(state), Images(), Memory(), VISIT)
+    assert torch.equal(card["descriptor"], method.descriptor(state["eta"], Images()))
+    assert not torch.equal(card["descriptor"], method.descriptor(method.init()["eta"], Images()))
 
 
 @pytest.mark.parametrize("scaling", ["common", "each"])
@@ -121,7 +124,14 @@ def test_a_whole_run_counts_the_embedding_network_both_ways(name, channels, tmp_
     results = run(config, tmp_path / "run")
     eta = 16 * (25 * channels + 1) + 32 * 401 + 120 * 801 + 84 * 121 + EMBEDDING * 85
     kib = (62_006 + eta + EMBEDDING) * 4 / 1024
-    assert results["payload_kib"] == {"down": pytest.approx(kib), "up": pytest.approx(kib)}
+    payload, descriptor = results["payload_kib"], EMBEDDING * 4 / 1024
+    assert payload == {
+        "down": pytest.approx(kib),
+        "up": pytest.approx(kib),
+        "once_down": pytest.approx(eta * 4 / 1024),  # with the greeting
+        "once_up": pytest.approx(2 * descriptor),  # card and report
+    }
+    assert all(value is not None for value in results["pa_zero_shot"])
     before, after = (
         read_record(p).tensors for p in sorted((tmp_path / "run" / "state").glob("snapshot-*.safetensors"))
     )

@@ -10,6 +10,7 @@ from pfeddsh.messages import Message
 from pfeddsh.methods.base import Task
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.pfedhn import PFedHN, Settings, best_step
+from pfeddsh.models.lenet import STATISTICS
 from pfeddsh.results.files import read_record
 
 SMALL = {"hidden": 32}
@@ -103,6 +104,8 @@ def test_a_whole_run_is_counted_and_the_hypernetwork_goes_on_learning(reference)
     assert finished.results["payload_kib"] == {
         "down": pytest.approx(242.21, abs=0.01),
         "up": pytest.approx(242.21, abs=0.01),
+        "once_down": 0,
+        "once_up": STATISTICS / 256,
     }
     snapshots = sorted((finished.out / "state").glob("snapshot-*.safetensors"))
     before, after = (read_record(path).tensors for path in snapshots)

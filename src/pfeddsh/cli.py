@@ -37,6 +37,9 @@ DataDir = Annotated[Path | None, typer.Option(help="where datasets lie; else PFE
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="any other key: alpha=0.3, rounds_first=50, options.NAME=VALUE")
 ]
+Track = Annotated[
+    list[str] | None, typer.Option(help="also show the run in tensorboard or mlflow; give it twice for both")
+]
 
 
 def _config(file: Path | None, assignments: list[str] | None, **given: Any) -> Any:
@@ -54,6 +57,7 @@ def run(
     seed: Seed = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="run directory; default runs/METHOD-DATASET-...")] = None,
+    track: Track = None,
     set_: Assignments = None,
 ) -> None:
     """Run one method through one onboarding schedule and print PA and RI per step.
@@ -64,26 +68,39 @@ def run(
     """
     from pfeddsh.federation.run import run as start
     from pfeddsh.progress import ProgressLine
+    from pfeddsh.tracking import tracking
 
     config = _config(file, set_, dataset=dataset, method=method, schedule=schedule, seed=seed, data_dir=data_dir)
     stem = f"{config.method}-{Path(config.dataset).stem}-{config.schedule}-seed{config.seed}"
     out = out or Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    with _resumable(out), ProgressLine(config.plan(), config.method, console) as line:
-        results = start(config, out, [line])
+    with (
+        _resumable(out),
+        tracking(track or [], config, out) as tracker,
+        ProgressLine(config.plan(), config.method, console) as line,
+    ):
+        results = start(config, out, [line, tracker])
     _finish(results, out)
 
 
 @app.command()
-def resume(folder: Annotated[Path, typer.Argument(help="the run directory")]) -> None:
-    """Continue a run that was interrupted. The results are the same bits as without the interruption."""
+def resume(folder: Annotated[Path, typer.Argument(help="the run directory")], track: Track = None) -> None:
+    """Continue a run that was interrupted. The results are the same bits as without the interruption.
+
+    Trackers go on by themselves; `--track` adds one, also to a finished run.
+    """
     from pfeddsh.federation.run import resume as again
     from pfeddsh.progress import ProgressLine
+    from pfeddsh.tracking import tracking
 
     if not (folder / "config.toml").exists():
         raise UserError(f"{folder} holds no run: there is no config.toml in it")
     config = build(read(folder / "config.toml"), str(folder / "config.toml"))
-    with _resumable(folder), ProgressLine(config.plan(), config.method, console) as line:
-        results = again(folder, [line])
+    with (
+        _resumable(folder),
+        tracking(track or [], config, folder) as tracker,
+        ProgressLine(config.plan(), config.method, console) as line,
+    ):
+        results = again(folder, [line, tracker])
     _finish(results, folder)
 
 

@@ -2,7 +2,8 @@
 
 h = normalise(relu(W1 e + b1)) and theta = b2 + W2 h. With ||h|| = 1 the server's step has a meaning: W2 -= rate D h^T
 moves the client by rate D, however large its embedding. W2 is large (127 MB for LeNet-5), so it is only ever multiplied
-or changed in place by a rank-m product; its gradient is never formed and autograd never sees it.
+or changed in place by a rank-m product; its gradient is never formed and autograd never sees it. Passing over it is
+what a round costs: one pass generates the cohort's weights, one takes in the updates.
 """
 
 import math
@@ -13,6 +14,7 @@ from torch import Tensor
 EMBEDDING = 32
 HIDDEN = 512
 PANEL = 4  # keys multiplied at once
+BLOCK = 512  # rows of W2 that stay in the cache while an update reads and then changes them
 SILENT = 1e-12  # below this length no hidden unit fires and the key is zero
 
 
@@ -67,32 +69,43 @@ def update(
     rate: float,
     bias_rate: float,
     gate: Tensor | None = None,
-) -> None:
+) -> Tensor:
     """One plain SGD step in place: W2 -= rate * sum_c D_c h_c^T and b2 -= bias_rate * mean_c D_c.
 
     A key is nearly a client's own, so each client writes its whole update there; the bias is everyone's and takes the
     mean. `deltas` are served minus trained weights (m x P), `keys` what they are written to (m x hidden). Rows of W2
     and b2 whose `gate` (one boolean per parameter) is false keep their bits: their deltas become exact zeros, even if
     a client has sent something that is not a number.
+
+    Returns what `pull` of the same deltas would have before the step: block by block, W2 is read once for both.
     """
-    if gate is not None:
-        deltas = torch.where(gate, deltas, 0.0)
-    params["W2"].addmm_(deltas.t(), keys, alpha=-rate)
+    written = deltas if gate is None else torch.where(gate, deltas, 0.0)
+    at_keys = deltas.new_zeros(keys.shape)
+    blocks = zip(params["W2"].split(BLOCK), deltas.split(BLOCK, 1), written.split(BLOCK, 1), strict=True)
+    for weights, delta, write in blocks:
+        at_keys.addmm_(delta, weights)
+        weights.addmm_(write.t(), keys, alpha=-rate)
     if bias_rate:
-        params["b2"].add_(deltas.mean(0), alpha=-bias_rate)
+        params["b2"].add_(written.mean(0), alpha=-bias_rate)
+    return at_keys
 
 
-def trunk_gradient(params: dict[str, Tensor], embeddings: Tensor, deltas: Tensor) -> dict[str, Tensor]:
+def pull(params: dict[str, Tensor], deltas: Tensor) -> Tensor:
+    """The gradient W2^T D at each client's key (m x hidden): where to move it so that theta moves along D."""
+    return deltas @ params["W2"]
+
+
+def trunk_gradient(params: dict[str, Tensor], embeddings: Tensor, at_keys: Tensor) -> dict[str, Tensor]:
     """The vector-Jacobian product of theta with D, in closed form, for W1 and b1 (mean over clients) and each e.
 
-    From theta back to e: g_h = W2^T D, then (g_h - h <h, g_h>) / length through the normalisation, then the ReLU.
+    From the gradient at the keys, g = W2^T D, back to e: (g - h <h, g>) / length through the normalisation, then the
+    ReLU.
     """
     before = embeddings @ params["W1"].t() + params["b1"]
     fired = torch.relu(before)
     length = fired.norm(dim=1, keepdim=True)
     h = fired / length.clamp_min(SILENT)
-    at_h = deltas @ params["W2"]
-    tangent = at_h - h * (h * at_h).sum(1, keepdim=True)
+    tangent = at_keys - h * (h * at_keys).sum(1, keepdim=True)
     at_unit = torch.where((before > 0) & (length > SILENT), tangent / length.clamp_min(SILENT), 0.0)
     return {
         "W1": at_unit.t() @ embeddings / len(embeddings),

@@ -27,9 +27,12 @@ class Nothing:
 
     def write(
         self, state: State, clients: Sequence[int], deltas: Tensor, keys: Tensor, rate: float, bias_rate: float
-    ) -> None:
-        """Let the hypernetwork learn from a round: served minus trained weights, and the keys of who sent them."""
-        hypernet.update(state.tensors, deltas, keys, rate, bias_rate)
+    ) -> Tensor:
+        """Let the hypernetwork learn from a round: served minus trained weights, and the keys of who sent them.
+
+        Returns the gradient at those keys, before anything is written.
+        """
+        return hypernet.update(state.tensors, deltas, keys, rate, bias_rate)
 
     def learn_masks(self, state: State, logits: Tensor) -> None:
         """Take over what clients made of the mask logits in a round (one row a client)."""
@@ -67,11 +70,12 @@ class Projection(Nothing):
 
     def write(
         self, state: State, clients: Sequence[int], deltas: Tensor, keys: Tensor, rate: float, bias_rate: float
-    ) -> None:
+    ) -> Tensor:
         if state.facts["step"] == 1:
-            super().write(state, clients, deltas, keys, rate, bias_rate)
-        elif not state.facts.get("exhausted"):
-            hypernet.update(state.tensors, deltas, projection.project(state["basis"], keys), rate, bias_rate=0.0)
+            return super().write(state, clients, deltas, keys, rate, bias_rate)
+        if state.facts.get("exhausted"):
+            return hypernet.pull(state.tensors, deltas)
+        return hypernet.update(state.tensors, deltas, projection.project(state["basis"], keys), rate, bias_rate=0.0)
 
     def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
         basis = state["basis"] if "basis" in state else projection.empty(len(state["b1"]))
@@ -102,12 +106,13 @@ class Gate(Nothing):
 
     def write(
         self, state: State, clients: Sequence[int], deltas: Tensor, keys: Tensor, rate: float, bias_rate: float
-    ) -> None:
+    ) -> Tensor:
         """The clients have gated their gradients; the server does so again, so that no upload can break the promise."""
         gate = masks.gradient_gate(self.model, state["used"], self.hard(state)) > 0
-        hypernet.update(state.tensors, deltas, keys, rate, bias_rate, gate)
+        at_keys = hypernet.update(state.tensors, deltas, keys, rate, bias_rate, gate)
         for client, delta in zip(clients, deltas, strict=True):  # remembered until the step ends, for its novelty
             state[f"moved/{client}"] = state.tensors.get(f"moved/{client}", torch.zeros_like(delta)) + delta
+        return at_keys
 
     def learn_masks(self, state: State, logits: Tensor) -> None:
         """Logits follow the clients while masks are soft; then the best become the step's mask, once and for all."""

@@ -65,9 +65,10 @@ class Federation:
 
     def _open(self, step: int) -> None:
         """Newcomers tell of themselves; one with a malformed card is refused, and the step goes on without it."""
-        template = self.method.expected_card()
+        template, greeting = self.method.expected_card(), self.method.greeting(self.state)
         cards = {}
-        for client, (card, memory) in self._everyone("card", {k: Message() for k in self.plan.batch(step)}, step):
+        for client, (card, memory) in self._everyone("card", dict.fromkeys(self.plan.batch(step), greeting), step):
+            self.ledger.add_transfer(down=greeting.nbytes, up=card.nbytes)
             try:
                 check(card, template)
             except BadMessage as error:
@@ -78,6 +79,7 @@ class Federation:
         if step == 1 and not cards:
             raise UserError("every client of the first batch was turned away; events.jsonl says why")
         self.method.open_step(self.state, step, self.plan.rounds(step), cards)
+        self.ledger.add_zero_shot(self._evaluate(step, list(cards) if self.method.zero_shot else [])["acc"])
 
     def _round(self, step: int, round: int) -> None:
         """One round, from the journal if it was already computed before an interruption."""
@@ -108,10 +110,11 @@ class Federation:
         generated = time.perf_counter() - began
         parts: dict[str, Record] = {}
         facts: dict[str, Any] = {"step": step, "round": round, "clients": cohort, "refused": {}}
-        up = samples = 0
+        up = once_up = samples = 0
         losses = []
         for client, (upload, memory) in self._everyone("local", downloads, step, round):
             up += upload.nbytes
+            once_up += self._once(upload)
             try:
                 self.method.check_upload(downloads[client], upload)
             except BadMessage as error:
@@ -126,6 +129,8 @@ class Federation:
             "samples": samples,
             "down": sum(download.nbytes for download in downloads.values()),
             "up": up,
+            "once_down": sum(self._once(download) for download in downloads.values()),
+            "once_up": once_up,
             "seconds": time.perf_counter() - began,
             "server_seconds": generated,
         }
@@ -137,6 +142,7 @@ class Federation:
         reports = {}
         for client, (report, memory) in self._everyone("settle", self._served(settling), step):
             self.memories[client] = memory
+            self.ledger.add_transfer(up=report.nbytes)
             try:
                 check(report, self.method.expected_report())
                 reports[client] = report
@@ -144,22 +150,23 @@ class Federation:
                 self._tell("refused", {"step": step, "client": client, "reason": f"report refused: {error}"})
         if not self._frozen(step):
             self.method.close_step(self.state, reports)
-        before = self._evaluate(step)
+        present = [k for k in self.plan.onboarded(step) if k not in self.ledger.absent]
+        before = self._evaluate(step, present)
         began = time.perf_counter()
         offers = {} if self._frozen(step) else self.method.replay(self.state, self._computer(step))
         seconds = time.perf_counter() - began if offers else 0.0
         accepted = {}
         for client, (answer, memory) in self._everyone("receive", offers, step):
+            self.ledger.add_transfer(down=offers[client].nbytes)
             accepted[client], self.memories[client] = bool(answer.facts["accepted"]), memory
-        after = self._evaluate(step) if offers else before
+        after = self._evaluate(step, present) if offers else before
         self.ledger.add_step(before, after, seconds, accepted, self.method.capacity(self.state))
         self._tell("step", {"step": step, **self.ledger.step_facts(step)})
 
-    def _evaluate(self, step: int) -> dict[str, list[float | None]]:
-        """Accuracy of every onboarded client with the model it would be served now, under each rule the method has."""
-        present = [k for k in self.plan.onboarded(step) if k not in self.ledger.absent]
+    def _evaluate(self, step: int, clients: list[int]) -> dict[str, list[float | None]]:
+        """Accuracy of these clients with the model they would be served now, under each rule the method has."""
         rows: dict[str, list[float | None]] = {"acc": [None] * self.plan.clients}
-        for client, (reply, _) in self._everyone("score", self._served(present), step):
+        for client, (reply, _) in self._everyone("score", self._served(clients), step):
             for rule, correct in reply.facts["correct"].items():
                 row = rows.setdefault(rule, [None] * self.plan.clients)
                 row[client] = 100.0 * correct / reply.facts["count"]
@@ -169,6 +176,10 @@ class Federation:
 
     def _frozen(self, step: int) -> bool:
         return step > 1 and self.bench.config.later == "frozen"
+
+    def _once(self, message: Message) -> int:
+        """Bytes of a message that do not travel in every round."""
+        return Message({name: part for name, part in message.tensors.items() if name in self.method.once}).nbytes
 
     def _downloads(self, clients: list[int]) -> dict[int, Message]:
         sent = self.private | self.method.download(self.state, [k for k in clients if k not in self.private])

@@ -6,15 +6,15 @@ To add a method, write one file with a subclass and register it; see `fedper.py`
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State, check
 from pfeddsh.models.fast import Trainer, sgd_epoch
-from pfeddsh.models.lenet import STATISTICS, LeNet
+from pfeddsh.models.lenet import STATISTICS, LeNet, split_statistics
 from pfeddsh.rng import numpy_stream, torch_stream
 
 
@@ -71,6 +71,14 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Normalised(Options):
+    """Whose statistics normalise the served model's features; the default is what step 1 says (docs/baselines.md)."""
+
+    statistics: Literal["own", "pooled"] = Field(
+        default="own", description="a client's own, or of its whole batch together"
+    )
+
+
 class Compute(Protocol):
     """Runs one of the method's server jobs for each message, wherever there is a free core; results in order."""
 
@@ -81,12 +89,15 @@ class Method:
     """A personalised federated method. Subclasses override what differs from plain weight sharing."""
 
     Settings: ClassVar[type[Options]] = Options
+    once: ClassVar[frozenset[str]] = frozenset()  # tensors that travel once per client or step, not in every round
+    zero_shot: ClassVar[bool] = False  # newcomers can be served before any round: that is evaluated too
 
     def __init__(self, task: Task, options: Options) -> None:
         self.task = task
         self.model = task.model
         self.options = options
         self.trainer = Trainer(task.model)
+        self.pools = isinstance(options, Normalised) and options.statistics == "pooled"
 
     @classmethod
     def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,6 +109,10 @@ class Method:
     def init(self) -> State:
         """State before anyone has joined."""
         raise NotImplementedError
+
+    def greeting(self, state: State) -> Message:
+        """What newcomers are sent before they tell of themselves (`card`)."""
+        return Message()
 
     def open_step(self, state: State, step: int, rounds: int, cards: dict[int, Message]) -> None:
         """A batch of clients joins for a step of so many rounds; `cards` are what they tell of themselves."""
@@ -128,6 +143,8 @@ class Method:
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         """The step's rounds are over; `reports` are the participants' replies to `settle`."""
+        if self.pools and reports:
+            state["statistics"] = pooled([report["statistics"] for report in reports.values()])
 
     def replay(self, state: State, compute: Compute) -> dict[int, Message]:
         """Improve models without calling any client; what comes back is offered to these clients (`receive`)."""
@@ -139,7 +156,12 @@ class Method:
 
     def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         """The models these clients are served now."""
-        return self.download(state, clients)
+        served = self.download(state, clients)
+        return {k: Message({**message.tensors, **self.common(state)}, message.facts) for k, message in served.items()}
+
+    def common(self, state: State) -> dict[str, Tensor]:
+        """The pooled statistics, if the method uses them and a step has ended; they are part of what is served."""
+        return {"statistics": state["statistics"]} if "statistics" in state else {}
 
     def alone(self, download: Message, upload: Message) -> Message:
         """What a client would download next if nobody else took part: its own upload in place of what it was sent."""
@@ -193,3 +215,12 @@ class Method:
         with torch.inference_mode():
             logits = self.model.forward(theta, examples[0], statistics, gates)
         return int((logits.argmax(1) == examples[1]).sum())
+
+
+def pooled(statistics: Sequence[Tensor]) -> Tensor:
+    """Statistics of all clients' features together: plain mean of the means, law of total variance."""
+    together = []
+    for mean, variance in split_statistics(torch.stack(list(statistics))):
+        assert mean is not None and variance is not None
+        together += [mean.mean(0), (variance + mean.square()).mean(0) - mean.mean(0).square()]
+    return torch.cat(together)

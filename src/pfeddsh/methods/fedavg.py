@@ -1,18 +1,17 @@
 """FedAvg (McMahan et al. 2017): one model for everyone, the sample-weighted mean of what sampled clients trained.
 
-New and existing clients are served the current global model as it is. Normalisation statistics are shared, pooled over
-the batch that trained last: in a trial of step 1 that was better than each client's own.
+New and existing clients are served the current global model as it is, with statistics pooled over the batch that
+trained last.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Visit
-from pfeddsh.models.lenet import split_statistics
+from pfeddsh.methods.base import ClientData, Method, Normalised, Visit
 
 
 def weighted_mean(uploads: dict[int, Message], name: str) -> Tensor:
@@ -22,17 +21,14 @@ def weighted_mean(uploads: dict[int, Message], name: str) -> Tensor:
     return stacked[0] + (counts / counts.sum()) @ (stacked - stacked[0])
 
 
-def pooled(reports: dict[int, Message]) -> Tensor:
-    """Statistics of all clients' features together: plain mean of the means, law of total variance."""
-    together = []
-    for mean, variance in split_statistics(torch.stack([report["statistics"] for report in reports.values()])):
-        assert mean is not None and variance is not None
-        together += [mean.mean(0), (variance + mean.square()).mean(0) - mean.mean(0).square()]
-    return torch.cat(together)
+class Settings(Normalised):
+    statistics: Literal["own", "pooled"] = "pooled"
 
 
 class FedAvg(Method):
     """State: `theta` and `statistics`. Upload: the trained `theta`."""
+
+    Settings = Settings
 
     def init(self) -> State:
         return State({"theta": self.task.theta0.clone()})
@@ -47,13 +43,6 @@ class FedAvg(Method):
     def reply(self, theta: Tensor, facts: dict[str, Any], memory: Memory) -> tuple[Message, Memory]:
         """What a client sends, and keeps, of the weights it trained."""
         return Message({"theta": theta}, facts), memory
-
-    def close_step(self, state: State, reports: dict[int, Message]) -> None:
-        if reports:
-            state["statistics"] = pooled(reports)
-
-    def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
-        return dict.fromkeys(clients, Message(dict(state.tensors)))
 
     def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
         state["theta"] = weighted_mean(uploads, "theta")

@@ -6,22 +6,23 @@ statistics (FedAvg); with `local_head` the last layer and the statistics are the
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, Record, State
-from pfeddsh.methods.base import ClientData, Method, Options, Task, Visit
+from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.fedper import FedPer
 from pfeddsh.models.fast import Trainer, cross_entropy
 
 
-class Settings(Options):
+class Settings(Normalised):
     """Weight and temperatures are the original's; unequal temperatures also soften the student."""
 
+    statistics: Literal["own", "pooled"] = "pooled"
     beta: float = Field(5.0, ge=0, description="weight of the distillation")
     tau_new: float = Field(3.0, gt=0, description="temperature of the model that trains")
     tau_old: float = Field(5.0, gt=0, description="temperature of its teacher")
@@ -48,12 +49,13 @@ class FedCLASS(Method):
     """
 
     Settings = Settings
+    once = frozenset({"teacher"})
 
     def __init__(self, task: Task, options: Options) -> None:
         super().__init__(task, options)
         assert isinstance(options, Settings)
         self.settings = options
-        self.sharing: FedAvg | FedPer = FedPer(task, Options()) if options.local_head else FedAvg(task, Options())
+        self.sharing: FedAvg | FedPer = (FedPer if options.local_head else FedAvg)(task, options)
         self.shared = "body" if options.local_head else "theta"
         self.teaching = Trainer(task.model)
 

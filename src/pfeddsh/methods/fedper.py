@@ -5,18 +5,20 @@ initialisation; an existing client keeps the head of its last visit and re-reads
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Visit
+from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Visit
 from pfeddsh.methods.fedavg import weighted_mean
 
 
 class FedPer(Method):
     """State: `body`. Upload: the trained `body`. Memory: `head` and statistics."""
+
+    Settings: ClassVar[type[Options]] = Normalised
 
     def init(self) -> State:
         return State({"body": self.task.theta0[self.model.body].clone()})

@@ -11,12 +11,12 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh.methods.base import ClientData, Options, Task, Visit
+from pfeddsh.methods.base import ClientData, Normalised, Options, Task, Visit
 from pfeddsh.methods.fedper import FedPer
 from pfeddsh.models.fast import sgd_epoch
 
 
-class Settings(Options):
+class Settings(Normalised):
     """The original's 10 + 1 epochs of CIFAR-10 do not fit the protocol's local epoch: one of each is the least."""
 
     head_epochs: int = Field(1, ge=1, description="passes of the head, per local epoch")

@@ -13,13 +13,13 @@ from pydantic import Field
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Options, Task, Visit
+from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
 from pfeddsh.methods.fedrep import two_passes
 from pfeddsh.methods.partial import Partial
 from pfeddsh.models.fast import sgd_epoch
 
 
-class Settings(Options):
+class Settings(Normalised):
     growth: float = Field(0.25, ge=0, le=1, description="of the shared weights, how many become personal")  # original
     # 0.8 originally; with the few visits of a client, less, so that something is left to share.
     bound: float = Field(0.5, ge=0, le=1, description="the largest personal share of each weight tensor")

@@ -6,6 +6,7 @@ model for everyone, so statistics are shared and pooled as FedAvg's; with a loca
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,15 +15,16 @@ from torch import Tensor
 
 from pfeddsh.lennard_jones import place
 from pfeddsh.messages import BadMessage, Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Options, Task, Visit
-from pfeddsh.methods.fedavg import pooled, weighted_mean
+from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
+from pfeddsh.methods.fedavg import weighted_mean
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, descend, encode
 from pfeddsh.rng import torch_stream
 
 
-class Settings(Options):
+class Settings(Normalised):
     """The paper leaves most values open; these are of the public re-implementation unless said otherwise."""
 
+    statistics: Literal["own", "pooled"] = "pooled"
     attraction: float = Field(10.0, ge=0, description="weight of the distance between a code and its centroid")
     # There 1 and 3072, with which pixels drown the classes. Ours make it a mean over pixels, for the sake of step 1:
     # 94 % against 83 % on the digits.
@@ -120,13 +122,9 @@ class HR(Method):
 
         descend({"encoder": state["encoder"]}, loss, drawn, self.settings.replay_rate, 0.9, self.settings.clip)
 
-    def close_step(self, state: State, reports: dict[int, Message]) -> None:
-        if reports and not self.settings.local_head:
-            state["statistics"] = pooled(reports)
-
     def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
-        parts = {name: state[name] for name in ("encoder", "centroids", "statistics") if name in state}
-        return dict.fromkeys(clients, Message(parts))
+        parts = {name: state[name] for name in ("encoder", "centroids")}
+        return dict.fromkeys(clients, Message(parts | self.common(state)))
 
     # At the client
 

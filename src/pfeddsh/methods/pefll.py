@@ -47,6 +47,7 @@ class PeFLL(Generated):
     """
 
     Settings = Settings
+    zero_shot = True
     labelled = True  # one-hot labels are input channels
 
     def __init__(self, task: Task, options: Options) -> None:
@@ -59,12 +60,11 @@ class PeFLL(Generated):
 
     def init(self) -> State:
         state = super().init()
-        state["eta"] = self.first()
+        state["eta"] = self.network.init(torch_stream(self.task.seed, "embedding network"))
         return state
 
-    def first(self) -> Tensor:
-        """The embedding network that everyone knows from the seed."""
-        return self.network.init(torch_stream(self.task.seed, "embedding network"))
+    def greeting(self, state: State) -> Message:
+        return Message({"eta": state["eta"]})
 
     def expected_card(self) -> Message:
         return Message({"descriptor": torch.zeros(EMBEDDING)})
@@ -85,14 +85,9 @@ class PeFLL(Generated):
             state[f"e/{client}"] = (message["descriptor"] - state["centre"]) / state["scale"]
 
     def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
-        messages = self.personal(state, clients)
+        messages = super().download(state, clients)
         for client, message in messages.items():
             message["slope"] = state.tensors.get(f"slope/{client}", torch.zeros(EMBEDDING))
-        return messages
-
-    def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
-        messages = super().personal(state, clients)
-        for message in messages.values():
             message["eta"] = state["eta"]
         return messages
 
@@ -146,8 +141,7 @@ class PeFLL(Generated):
         return torch.stack([self.describe(eta, *part) for part in parts]).sum(0) / len(labels)
 
     def card(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
-        """The descriptor by the embedding network the client is sent, or else by the one everyone knows."""
-        return Message({"descriptor": self.descriptor(message.tensors.get("eta", self.first()), data)}), memory
+        return Message({"descriptor": self.descriptor(message["eta"], data)}), memory
 
     def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         upload, memory = super().local(message, data, memory, visit)

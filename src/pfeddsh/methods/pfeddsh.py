@@ -146,9 +146,9 @@ class PFedDSH(Method):
         clients = list(uploads)
         deltas = torch.stack([upload["delta"] for upload in uploads.values()])
         embeddings = torch.stack([state[f"e/{k}"] for k in clients])
-        gradient = hypernet.trunk_gradient(state.tensors, embeddings, deltas)
         keys, rates = self.keys(state, clients), (self.settings.rate, self.settings.bias_rate)
-        self.protection.write(state, clients, deltas, keys, *rates)
+        at_keys = self.protection.write(state, clients, deltas, keys, *rates)
+        gradient = hypernet.trunk_gradient(state.tensors, embeddings, at_keys)
         if state.facts["step"] == 1 or not self.settings.freeze_trunk:
             state["W1"].sub_(gradient["W1"], alpha=self.settings.trunk_rate)
             state["b1"].sub_(gradient["b1"], alpha=self.settings.trunk_rate)

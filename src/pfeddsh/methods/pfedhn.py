@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pfeddsh import hypernet
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Options, Task, Visit
+from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
 from pfeddsh.rng import torch_stream
 
 
@@ -26,7 +26,7 @@ class HypernetSettings(Options):
     trunk_rate: float = Field(1.0, ge=0, description="of W1 and b1")  # pFedDSH's
 
 
-class Settings(HypernetSettings):
+class Settings(HypernetSettings, Normalised):
     """The original's SGD without momentum and decay, which would move the embeddings of idle clients."""
 
     # At pFedDSH's rate of 1 random embeddings stay where they are (0.5 % in a step); theirs do not start from data.
@@ -56,12 +56,9 @@ class Generated(Method):
         keys = [hypernet.key(state.tensors, state[f"e/{k}"]) for k in clients]
         return torch.stack(keys) if keys else torch.zeros(0, self.shared.hidden)
 
-    def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
+    def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         thetas = hypernet.generate(state.tensors, self.keys(state, clients))
         return {k: Message({"theta": theta}) for k, theta in zip(clients, thetas, strict=True)}
-
-    def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
-        return self.personal(state, clients)
 
     def expected(self, download: Message) -> Message:
         return Message({"delta": download["theta"]}, {"samples": 1})
@@ -78,9 +75,9 @@ class Generated(Method):
         """One SGD step on the hypernetwork, in place; returns the gradient of each sampled client's embedding."""
         embeddings = torch.stack([state[f"e/{k}"] for k in uploads])
         deltas = torch.stack([upload["delta"] for upload in uploads.values()])
-        gradient = hypernet.trunk_gradient(state.tensors, embeddings, deltas)
         rate = self.shared.rho / 2
-        hypernet.update(state.tensors, deltas, self.keys(state, list(uploads)), rate, rate)
+        at_keys = hypernet.update(state.tensors, deltas, self.keys(state, list(uploads)), rate, rate)
+        gradient = hypernet.trunk_gradient(state.tensors, embeddings, at_keys)
         state["W1"].sub_(gradient["W1"], alpha=self.shared.trunk_rate)
         state["b1"].sub_(gradient["b1"], alpha=self.shared.trunk_rate)
         return dict(zip(uploads, gradient["embeddings"], strict=True))
@@ -120,7 +117,8 @@ def best_step(params: dict[str, Tensor], embedding: Tensor, delta: Tensor) -> Te
     Where the embedding alone learns, any fixed rate is idle for one client and unstable for another. No step is longer
     than half the embedding: the first order does not reach further.
     """
-    slope = hypernet.trunk_gradient(params, embedding[None], delta[None])["embeddings"][0]
+    at_key = hypernet.pull(params, delta[None])
+    slope = hypernet.trunk_gradient(params, embedding[None], at_key)["embeddings"][0]
     before = torch.mv(params["W1"], embedding) + params["b1"]
     fired = torch.where(before > 0, torch.mv(params["W1"], slope), 0.0)
     h = hypernet.key(params, embedding)

@@ -62,9 +62,13 @@ METHODS: dict[str, Entry] = {
     "odpfl-hn": Entry(ODPFLHN, "the same without labels in the description"),
     "fedweit": Entry(FedWeIT, "a shared base under a mask, a sparse part of its own, those of a few others"),
     "fedclass": Entry(FedCLASS, "one model for everyone, taught by the one of the step before"),
-    "fedclass-local-head": Entry(FedCLASS, "fedclass with a last layer of its own per client", {"local_head": True}),
+    "fedclass-local-head": Entry(
+        FedCLASS, "fedclass with a last layer of its own per client", {"local_head": True, "statistics": "own"}
+    ),
     "hr": Entry(HR, "an autoencoder with fixed class centroids; the server replays codes of clients"),
-    "hr-local-head": Entry(HR, "the same encoder, a last layer of its own for every client", {"local_head": True}),
+    "hr-local-head": Entry(
+        HR, "the same encoder, a last layer of its own for every client", {"local_head": True, "statistics": "own"}
+    ),
     "pfeddsh": Entry(PFedDSH, "hypernetwork, projection, data-free replay, guard"),
     "pfeddsh-paper": Entry(
         PFedDSH,

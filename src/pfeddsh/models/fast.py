@@ -153,7 +153,8 @@ class _Workspace:
 class Trainer:
     """Forward and backward pass of one model in the precision of its vector.
 
-    Buffers are kept and reused; every call overwrites what it reads, so results do not depend on earlier work.
+    Buffers of the largest batch and of the last other one are kept and reused: a client's last batch has a size of
+    its own. Every call overwrites what it reads, so results do not depend on earlier work.
     Gates must not be negative (the maximum commutes with them); at zero their gradient is the one from the right.
     """
 
@@ -180,6 +181,8 @@ class Trainer:
             self._bind(theta)
         p, n = self._p, len(images)
         if n not in self._workspaces:
+            largest = max(self._workspaces, default=n)
+            self._workspaces = {size: w for size, w in self._workspaces.items() if size == largest}
             self._workspaces[n] = _Workspace(n, theta)
         self._w = w = self._workspaces[n]
         self._gates = gate = split_gates(gates)

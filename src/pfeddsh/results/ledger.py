@@ -11,7 +11,7 @@ import torch
 from pfeddsh.config import Config
 from pfeddsh.data.datasets import Dataset
 from pfeddsh.federation.schedule import Schedule
-from pfeddsh.results.metrics import retroactive_improvement, summary
+from pfeddsh.results.metrics import proactive_adaptation, retroactive_improvement, summary
 
 SCHEMA = 1
 
@@ -32,9 +32,10 @@ class Ledger:
         self.capacity: list[dict[str, dict[str, int]] | None] = []
         self.local: list[float | None] = [None] * plan.clients
         self.absent: dict[int, str] = {}
-        counted = ("rounds", "visits", "refused", "down", "up", "seconds", "server")
+        counted = ("rounds", "visits", "refused", "down", "up", "once_down", "once_up", "seconds", "server")
         self.totals: dict[str, float] = dict.fromkeys(counted, 0)
         self.replay_seconds: list[float] = []
+        self.zero_shot: list[list[float | None]] = []
 
     def turn_away(self, client: int, reason: str) -> None:
         self.absent[client] = reason
@@ -43,10 +44,20 @@ class Ledger:
         self.totals["rounds"] += 1
         self.totals["visits"] += len(facts["clients"])
         self.totals["refused"] += len(facts["refused"])
-        self.totals["down"] += facts["down"]
-        self.totals["up"] += facts["up"]
+        self.totals["down"] += facts["down"] - facts["once_down"]
+        self.totals["up"] += facts["up"] - facts["once_up"]
+        self.add_transfer(facts["once_down"], facts["once_up"])
         self.totals["seconds"] += facts["seconds"]
         self.totals["server"] += facts["server_seconds"]
+
+    def add_transfer(self, down: int = 0, up: int = 0) -> None:
+        """Bytes outside the ordinary exchange of a round: greetings, cards, reports, offers, what is sent once."""
+        self.totals["once_down"] += down
+        self.totals["once_up"] += up
+
+    def add_zero_shot(self, row: list[float | None]) -> None:
+        """Accuracy of the step's newcomers before any of its rounds; None where the method cannot serve them yet."""
+        self.zero_shot.append(row)
 
     def add_step(
         self,
@@ -68,12 +79,16 @@ class Ledger:
         self.replay_seconds.append(replay_seconds)
 
     def step_facts(self, step: int) -> dict[str, Any]:
-        """Mean accuracy of the newcomers and RI of the step just closed."""
+        """What the step just closed came to, in its newcomers, in everyone, in RI and in channels taken."""
         row = self.acc[step - 1]
+        everyone = [a for a in row if a is not None]
         own = [a for k in self.plan.batch(step) if (a := row[k]) is not None]
         return {
             "accuracy": sum(own) / len(own) if own else None,
+            "accuracy_everyone": sum(everyone) / len(everyone) if everyone else None,
             "ri": retroactive_improvement(self.acc, self.batch)[-1],
+            "accepted": self.accepted[-1],
+            "capacity": self.capacity[-1],
             "replay_seconds": self.replay_seconds[-1],
         }
 
@@ -88,6 +103,7 @@ class Ledger:
             "siblings": self.siblings,
             "accepted": self.accepted,
             "capacity": self.capacity,
+            "zero_shot": self.zero_shot,
         }
 
     def restore(self, facts: dict[str, Any]) -> None:
@@ -96,6 +112,7 @@ class Ledger:
         self.absent = {k: why for k, why in facts["absent"]}
         self.replay_seconds, self.siblings = facts["replay_seconds"], facts["siblings"]
         self.accepted, self.capacity = facts["accepted"], facts["capacity"]
+        self.zero_shot = facts["zero_shot"]
 
     def results(self, config: Config, dataset: Dataset, total_seconds: float) -> dict[str, Any]:
         """The content of results.json; other programs read it."""
@@ -113,7 +130,11 @@ class Ledger:
             "acc_before_replay": self.before,
             "local": self.local,
             **summary(self.acc, self.batch, self.local),
-            "payload_kib": {"down": self.totals["down"] / visits / 1024, "up": self.totals["up"] / visits / 1024},
+            "pa_zero_shot": proactive_adaptation(self.zero_shot, self.batch, self.local),
+            "payload_kib": {  # per visit, and per client what is sent outside the rounds or once
+                **{name: self.totals[name] / visits / 1024 for name in ("down", "up")},
+                **{name: self.totals[name] / self.plan.clients / 1024 for name in ("once_down", "once_up")},
+            },
             "seconds": {
                 "round_mean": self.totals["seconds"] / rounds,
                 "server_round_mean": self.totals["server"] / rounds,
