@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := $(VENV)/bin/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo federation test lint bench clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -12,16 +12,23 @@ help: ## Show this help
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN)pip install --quiet torch==2.13.0
-	$(RUN)pip install --quiet --editable '.[mlflow,ray,tensorboard]' hypothesis mypy pytest pytest-xdist ruff
+	$(RUN)pip install --quiet --editable '.[flower]'
+	touch $@
+
+$(VENV)/.tests: $(VENV)/.ready
+	$(RUN)pip install --quiet --editable '.[flower,mlflow,onnx,ray,tensorboard]' hypothesis mypy playwright pytest pytest-xdist ruff
 	touch $@
 
 demo: $(VENV)/.ready ## Onboard ten clients into a federation of thirty on the embedded digits (a minute)
 	$(RUN)pfeddsh run
 
-test: $(VENV)/.ready ## Run all tests
+federation: $(VENV)/.ready ## Show live onboarding on Flower: a coordinator and five sites on this machine (minutes)
+	$(RUN)pfeddsh federation
+
+test: $(VENV)/.tests ## Run all tests
 	$(RUN)pytest -n 2 --dist loadfile
 
-lint: $(VENV)/.ready ## Check style and types
+lint: $(VENV)/.tests ## Check style and types
 	$(RUN)ruff check .
 	$(RUN)ruff format --check .
 	$(RUN)mypy
@@ -30,6 +37,7 @@ bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/throughput.py
 	$(RUN)python benchmarks/hypernetwork.py
 	$(RUN)python benchmarks/replay.py
+	$(RUN)python benchmarks/live.py
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

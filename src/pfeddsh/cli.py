@@ -16,6 +16,8 @@ from rich.table import Table
 from pfeddsh.compare.cli import register as register_compare
 from pfeddsh.config import build, override, read
 from pfeddsh.errors import UserError
+from pfeddsh.live import cli as live
+from pfeddsh.live import edge_cli
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -163,6 +165,10 @@ def data_show(
     if draw:
         show.draw(parts, data, draw)
         console.print(f"drawn to {draw}", soft_wrap=True)
+
+
+live.register(app)
+edge_cli.register(app)
 
 
 def main() -> None:

@@ -99,11 +99,12 @@ def names() -> list[str]:
     return list(_REGISTRY)
 
 
-def load(name_or_path: str, data_dir: Path | None = None) -> Dataset:
+def load(name_or_path: str, data_dir: Path | None = None, class_names: tuple[str, ...] = ()) -> Dataset:
     """A known dataset, or the user's own: a folder of class folders, or an .npz of x_train, y_train, x_test, y_test.
 
     Decoded at the first call, mapped from the cache afterwards. The files of a known dataset are looked for in
-    `data_dir` (else in PFEDDSH_DATA), then in the user's cache, then on the hub.
+    `data_dir` (else in PFEDDSH_DATA), then in the user's cache, then on the hub. `class_names` say what the classes of
+    the user's own data are among, if they need not all occur.
     """
     if name_or_path in _REGISTRY:
         source = _REGISTRY[name_or_path](name_or_path, data_dir)
@@ -113,7 +114,7 @@ def load(name_or_path: str, data_dir: Path | None = None) -> Dataset:
             if path.suffix == ".npz" or len(path.parts) > 1:
                 raise UserError(f"no dataset at {path}: expected a folder of class folders or an .npz file")
             raise unknown("dataset", name_or_path, names())
-        source = own.folder(path) if path.is_dir() else own.npz(path)
+        source = own.folder(path, class_names) if path.is_dir() else own.npz(path, class_names)
     decoded = store.open_or_build(source)
     meta = decoded.meta
     return Dataset(

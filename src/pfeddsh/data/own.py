@@ -12,32 +12,39 @@ from pfeddsh.errors import UserError
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
-def npz(path: Path) -> Source:
-    """x_train, y_train, x_test, y_test; images as uint8."""
+def npz(path: Path, class_names: tuple[str, ...] = ()) -> Source:
+    """x_train, y_train, x_test, y_test; images as uint8. Where classes are given, labels number them."""
     path = path.resolve()
     if path.suffix != ".npz":
         raise UserError(f"{path}: expected a folder of class folders or an .npz file")
 
     def read() -> Raw:
-        return raw_arrays(path, read_npz(path, ("x_train", "y_train", "x_test", "y_test")), ())
+        return raw_arrays(path, read_npz(path, ("x_train", "y_train", "x_test", "y_test")), class_names)
 
-    return Source(path.stem, (path,), read)
+    return Source(path.stem, (path,), read, class_names)
 
 
-def folder(path: Path) -> Source:
-    """`train/<class>/*` and `test/<class>/*`, or `<class>/*` alone, which is split 80/20, always in the same way."""
+def folder(path: Path, class_names: tuple[str, ...] = ()) -> Source:
+    """`train/<class>/*` and `test/<class>/*`, or `<class>/*` alone, which is split 80/20, always in the same way.
+
+    Where classes are given, a part of them may be missing, as at a site that has never met them.
+    """
     path = path.resolve()
     apart = all((path / split).is_dir() for split in ("train", "test"))
     parts = [_images_by_class(path / split, 1) for split in ("train", "test")] if apart else [_images_by_class(path, 2)]
-    class_names = tuple(parts[0])
-    if len(class_names) < 2:
-        raise UserError(f"{path / 'train' if apart else path}: expected at least two folders, one per class, of images")
+    if class_names and (extra := sorted(set(parts[0]) - set(class_names))):
+        raise UserError(f"{path}: class '{extra[0]}' is none of {', '.join(class_names)}")
+    least = 1 if class_names else 2
+    class_names = class_names or tuple(parts[0])
+    if len(parts[0]) < least:
+        where = path / "train" if apart else path
+        raise UserError(f"{where}: expected at least {least} folders of images, one per class")
     if apart and not parts[1]:
         raise UserError(f"{path / 'test'}: expected the class folders of {path / 'train'}")
     if apart and (extra := sorted(set(parts[1]) - set(class_names))):
         raise UserError(f"{path / 'test'}: class '{extra[0]}' is not in {path / 'train'}")
     files = tuple(image for part in parts for images in part.values() for image in images)
-    return Source(path.name, files, partial(_read_folder, parts, class_names))
+    return Source(path.name, files, partial(_read_folder, parts, class_names), class_names)
 
 
 def _images_by_class(path: Path, least: int) -> dict[str, list[Path]]:

@@ -45,6 +45,7 @@ class Source:
     name: str
     files: tuple[Path, ...]
     read: Callable[[], Raw]
+    class_names: tuple[str, ...] = ()  # where they come from elsewhere, and not from the files
 
 
 def stratified(labels: Labels) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -67,7 +67,7 @@ def open_or_build(source: Source) -> Decoded:
 def _identity(source: Source) -> str:
     """Cheap: where the files are, their sizes and times, never their contents."""
     files = [(str(path), stat.st_size, stat.st_mtime_ns) for path in source.files for stat in [path.stat()]]
-    return hashlib.sha256(json.dumps([VERSION, files]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([VERSION, files, *source.class_names]).encode()).hexdigest()[:16]
 
 
 def _open(folder: Path) -> Decoded:

@@ -46,14 +46,7 @@ class Federation:
         first, done = self.moment
         self._start_controls()
         for step in range(first, len(self.plan.steps) + 1):
-            if done == 0:
-                self._open(step)
-            for round in range(done, self.plan.rounds(step)):
-                self._round(step, round)
-                if self.checkpoints.due((step, round + 1)):
-                    self._snapshot(step, round + 1)
-            self._close(step)
-            self._snapshot(step + 1, 0)
+            self._step(step, done)
             done = 0
 
     def alone(self, client: int) -> float:
@@ -62,6 +55,17 @@ class Federation:
         return accuracy(self.controls[client].result()[0]) if known is None else known
 
     # One step
+
+    def _step(self, step: int, done: int) -> None:
+        """One step, of which so many rounds are already done."""
+        if done == 0:
+            self._open(step)
+        for round in range(done, self.plan.rounds(step)):
+            self._round(step, round)
+            if self.checkpoints.due((step, round + 1)):
+                self._snapshot(step, round + 1)
+        self._close(step)
+        self._snapshot(step + 1, 0)
 
     def _open(self, step: int) -> None:
         """Newcomers tell of themselves; one with a malformed card is refused, and the step goes on without it."""
@@ -230,21 +234,27 @@ class Federation:
 
     def _snapshot(self, step: int, done: int) -> None:
         self._collect_controls()
+        self.checkpoints.snapshot((step, done), self._parts())
+
+    def _parts(self) -> dict[str, Record]:
+        """Everything that a resumed run needs."""
         parts = {"state": self.state, "ledger": Record(facts=self.ledger.facts())}
         parts |= {f"memory/{k}": memory for k, memory in self.memories.items()}
-        parts |= {f"private/{k}": message for k, message in self.private.items()}
-        self.checkpoints.snapshot((step, done), parts)
+        return parts | {f"private/{k}": message for k, message in self.private.items()}
 
     def _restore(self) -> Moment:
         found = self.checkpoints.latest()
         if found is None:
             return 1, 0
         moment, parts = found
+        self._adopt(parts)
+        return moment
+
+    def _adopt(self, parts: dict[str, Record]) -> None:
         self.state = parts["state"]
         self.ledger.restore(parts["ledger"].facts)
         self.memories = {int(key[7:]): part for key, part in parts.items() if key.startswith("memory/")}
         self.private = {int(key[8:]): part for key, part in parts.items() if key.startswith("private/")}
-        return moment
 
     def _tell(self, kind: str, facts: dict[str, Any]) -> None:
         for observer in self.observers:

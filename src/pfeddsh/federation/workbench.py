@@ -58,6 +58,11 @@ class Shard:
     def test(self) -> tuple[Tensor, Tensor]:
         return self._select(self._dataset.x_test, self._dataset.y_test, self._test)
 
+    @property
+    def held_out(self) -> tuple[Tensor, Tensor]:
+        """In simulation the training images: the test images measure, and must not choose."""
+        return self.train
+
 
 def divide(config: Config, dataset: Dataset) -> Partition:
     """Who owns what in this run."""

@@ -39,6 +39,8 @@ class ClientData(Protocol):
     def train(self) -> tuple[Tensor, Tensor]: ...
     @property
     def test(self) -> tuple[Tensor, Tensor]: ...
+    @property
+    def held_out(self) -> tuple[Tensor, Tensor]: ...  # what a client judges offers by
 
 
 @dataclass(frozen=True)

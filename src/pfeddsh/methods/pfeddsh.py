@@ -257,7 +257,7 @@ class PFedDSH(Method):
 
     def own_loss(self, theta: Tensor, data: ClientData, statistics: Tensor, gates: Tensor | None) -> float:
         """What the guard looks at."""
-        images, labels = data.train
+        images, labels = data.held_out
         with torch.inference_mode():
             return float(F.cross_entropy(self.model.forward(theta, images, statistics, gates), labels))
 

@@ -1,0 +1,1 @@
+"""The app that `pfeddsh serve` gives to Flower."""

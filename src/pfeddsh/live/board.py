@@ -1,0 +1,76 @@
+"""`status.json`: what the coordinator is doing, for `pfeddsh status`, its page, and whoever else wants to know."""
+
+import json
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from pfeddsh.live.nodes import sites
+from pfeddsh.live.offers import Offers
+from pfeddsh.live.reception import Reception, now
+from pfeddsh.live.refusals import Watcher
+from pfeddsh.results.files import replacing
+from pfeddsh.results.ledger import Ledger
+from pfeddsh.results.metrics import proactive_adaptation, retroactive_improvement
+
+SCHEMA = 1
+
+
+class Board:
+    """Rewritten after every event; readers see the old content or the new one."""
+
+    def __init__(self, path: Path, reception: Reception, offers: Offers, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._path, self._reception, self._offers = path, reception, offers
+        self.phase, self.step, self.round, self.rounds = "waiting", 0, 0, 0
+        self.eta: float | None = None
+        self.refused: deque[dict[str, str]] = deque(maxlen=50)
+        self.refusals: dict[str, int] = {}
+
+    def refuse(self, name: str, reason: str) -> None:
+        self.refused.append({"time": now(), "client": name, "reason": reason})
+        self.refusals[name] = self.refusals.get(name, 0) + 1
+
+    def show(self, ledger: Ledger) -> None:
+        self.refused += self._watcher.new()
+        with replacing(self._path, durable=False) as temporary:
+            temporary.write_text(json.dumps(self.content(ledger), indent=1) + "\n")
+
+    def revoked(self) -> set[str]:
+        """Keys that the operator has taken the permission from."""
+        return {site.key for site in sites(self._path.parent) if site.state == "revoked"}
+
+    def content(self, ledger: Ledger) -> dict[str, Any]:
+        online, registry = self._reception.online(), self._reception.registry
+        gone = self.revoked()
+        clients = []
+        for c in registry.clients:
+            if c.released:
+                continue
+            told = [row[c.id] for row in ledger.acc if row[c.id] is not None]
+            state = "served" if c.batch <= len(ledger.acc) else "training"
+            clients.append(
+                {
+                    "id": c.id, "name": c.name, "key": c.key, "batch": c.batch,
+                    "state": "revoked" if c.key in gone else "quarantined" if c.id in ledger.absent else state,
+                    "online": c.key in online, "last_seen": self._reception.last_seen.get(c.key),
+                    "refused": self.refusals.get(c.name, 0), "offer": self._offers.last(c.id),
+                    "accuracy": told[-1] if told else None, "accuracy_first": told[0] if told else None,
+                }
+            )  # fmt: skip
+        return {
+            "schema": SCHEMA,
+            "time": now(),
+            "phase": self.phase,
+            "step": self.step,
+            "round": self.round,
+            "rounds": self.rounds,
+            "eta_seconds": self.eta,
+            "queue": [{"name": w.name, "since": w.since} for w in registry.queue.values()],
+            "clients": clients,
+            "offers": self._offers.counts(),
+            "refused": list(self.refused),
+            "bytes": {"down": int(ledger.totals["down"]), "up": int(ledger.totals["up"])},
+            "pa": proactive_adaptation(ledger.acc, ledger.batch, ledger.local),
+            "ri": retroactive_improvement(ledger.acc, ledger.batch) if ledger.acc else [],
+        }

@@ -1,0 +1,142 @@
+"""`pfeddsh serve`, `join` and `federation`: the core commands of live onboarding."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pfeddsh.errors import UserError
+from pfeddsh.live.edge_cli import _flower
+
+console = Console()
+
+Insecure = Annotated[bool, typer.Option(help="no TLS, no node keys; for one machine only")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(serve)
+    app.command()(join)
+    app.command()(federation)
+
+
+def _say(text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False)
+
+
+def serve(
+    folder: Annotated[Path, typer.Argument(help="the coordinator's folder; all it knows is in there")],
+    config: Annotated[Path | None, typer.Option(help="a TOML file; its keys go to FOLDER/federation.toml")] = None,
+    classes: Annotated[str | None, typer.Option(help="names of all classes: cat,dog,horse")] = None,
+    method: Annotated[str | None, typer.Option(help="see `pfeddsh methods`")] = None,
+    rounds: Annotated[int | None, typer.Option(help="per step: rounds_first and rounds_later")] = None,
+    batch_min: Annotated[int | None, typer.Option(help="newcomers that open a step at once")] = None,
+    batch_wait: Annotated[float | None, typer.Option(help="seconds after which fewer do")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="any other key: lr=0.05, options.NAME=VALUE")] = None,
+    port: Annotated[int, typer.Option(help="of the SuperLink, on the loopback")] = 9092,
+    listen: Annotated[str, typer.Option(help="where the proxy lets sites in")] = "0.0.0.0:9443",
+    page: Annotated[int, typer.Option(help="port of the status page, on the loopback; 0 takes a free one")] = 0,
+    attach: Annotated[bool, typer.Option(help="use the SuperLink that already runs on --port")] = False,
+    insecure: Insecure = False,
+) -> None:
+    """Run the coordinator of a federation until it is stopped; started again, it continues.
+
+    Newcomers wait in a queue and are onboarded in batches; existing clients are offered better models when online.
+    TLS and node keys are on: make them with `pfeddsh certs FOLDER` first. Sites connect through the proxy (nginx.conf).
+
+    Example: `pfeddsh serve hospital --classes normal,pneumonia --batch-min 3 --batch-wait 86400`
+    """
+    from pfeddsh.config import override, read
+    from pfeddsh.live.config import build, save
+    from pfeddsh.live.page import serve_page
+
+    with _flower():
+        from pfeddsh.live.serve import Server
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "federation.toml"
+    values = read(path) if path.exists() else {}
+    values |= read(config) if config else {}
+    given: dict[str, Any] = {"method": method, "batch_min": batch_min, "batch_wait": batch_wait}
+    given |= {"rounds_first": rounds, "rounds_later": rounds, "classes": classes.split(",") if classes else None}
+    values |= {key: value for key, value in given.items() if value is not None}
+    values = override(values, set_ or [])
+    if "classes" not in values:
+        raise UserError("which classes are there? give --classes cat,dog,horse, or classes = [...] in a TOML file")
+    save(folder, build(values, str(config or "command line")))
+    shown = serve_page(folder, port=page)
+    _say(
+        f"coordinator in {folder}; `pfeddsh status {folder}` and http://127.0.0.1:{shown.server_port} tell how it goes"
+    )
+    try:
+        _until_interrupted(Server(folder, port, insecure, _say, listen, attach).run)
+    finally:
+        shown.shutdown()
+
+
+def join(
+    home: Annotated[Path, typer.Argument(help="the site's folder: its key, memory and models")],
+    data: Annotated[str | None, typer.Option(help="a folder of class folders, or an .npz file")] = None,
+    server: Annotated[str | None, typer.Option(help="host:port of the coordinator")] = None,
+    name: Annotated[str | None, typer.Option(help="of this site; default: the folder's")] = None,
+    ca: Annotated[Path | None, typer.Option(help="the coordinator's tls/ca.crt, copied to HOME")] = None,
+    insecure: Annotated[bool | None, typer.Option(help="no TLS, no node keys; for one machine only")] = None,
+) -> None:
+    """Take part in a federation as one site, until stopped. Joining again with the same HOME resumes.
+
+    A fifth of the images is held out: offers are judged and accuracy is measured on it. No image ever leaves the site.
+    The options of the first time are remembered in HOME/site.toml.
+
+    Example: `pfeddsh join site-a --data images --server fed.example.org:9443 --ca ca.crt`
+    """
+    import shutil
+
+    with _flower():
+        from pfeddsh.live.certs import make_node_key
+        from pfeddsh.live.site import SiteConfig
+        from pfeddsh.live.site import join as run
+
+    home.mkdir(parents=True, exist_ok=True)
+    before = SiteConfig.load(home).model_dump() if (home / "site.toml").exists() else {}
+    given: dict[str, Any] = {"data": data and str(Path(data).expanduser().resolve()), "server": server, "name": name}
+    given |= {"insecure": insecure}
+    values = {"name": home.resolve().name, **before, **{key: v for key, v in given.items() if v is not None}}
+    if "data" not in values:
+        raise UserError("where are this site's images? give --data DIR the first time")
+    if not Path(str(values["data"])).exists():
+        raise UserError(f"--data {values['data']}: no such folder or file")
+    SiteConfig(**values).save(home)
+    if ca:
+        shutil.copyfile(ca, home / "ca.crt")
+    make_node_key(home)
+    _until_interrupted(lambda: run(home, _say))
+
+
+def federation(
+    folder: Annotated[Path | None, typer.Option(help="keep everything here; default: a temporary folder")] = None,
+    rounds: Annotated[int, typer.Option(help="of the first step; the second has two thirds")] = 12,
+) -> None:
+    """Show a whole federation on this machine: a coordinator, three sites, then two late ones, on the embedded digits.
+
+    Takes a few minutes, nearly all of it Flower's. Prints PA, RI and what became of the offers.
+    """
+    with _flower():
+        import flwr  # noqa: F401  # here, not when its processes fail to start
+
+        from pfeddsh.live.demo import demonstrate
+    demonstrate(folder, rounds, console)
+
+
+def _until_interrupted(work: Any) -> None:
+    """SIGTERM and Ctrl-C end with everything stopped; what was done is on disk."""
+    import signal
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        work()
+    except KeyboardInterrupt:
+        _say("stopped; started again, it continues from here")
+        raise typer.Exit(0) from None

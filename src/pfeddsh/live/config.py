@@ -1,0 +1,90 @@
+"""`federation.toml`: everything about a live federation, in one file."""
+
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from pfeddsh.config import Config, read
+from pfeddsh.errors import UserError, unknown
+from pfeddsh.methods import registry
+from pfeddsh.results.files import write_text
+
+Channels = tuple[float, float, float]
+
+
+class LiveConfig(BaseModel):
+    """A federation that runs until it is stopped, or for a given number of steps."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    classes: tuple[str, ...] = Field(min_length=2, description="names of all classes, the same at every site")
+    method: str = Field("pfeddsh", description="see `pfeddsh methods`")
+    options: dict[str, Any] = Field(default_factory=dict, description="settings of the method")
+    seed: int = Field(0, ge=0)
+    mean: Channels = Field((0.5, 0.5, 0.5), description="of pixels in 0..1, subtracted alike at every site")
+    std: Channels = Field((0.25, 0.25, 0.25), description="by which pixels are divided")
+    rounds_first: int = Field(50, ge=1, description="of the first batch")
+    rounds_later: int = Field(30, ge=1, description="of every later batch")
+    sample_fraction: float = Field(1.0, gt=0, le=1, description="share of a batch that trains in a round")
+    local_epochs: int = Field(5, ge=1, description="per round; a message is dear, so let it be worth its way")
+    lr: float = Field(0.02, ge=0, allow_inf_nan=False)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    batch_size: int = Field(32, ge=2)
+    batch_min: int = Field(3, ge=1, description="newcomers that open a step at once")
+    batch_wait: float = Field(3600.0, ge=0, description="seconds after which fewer do")
+    steps: int | None = Field(None, ge=1, description="end after so many steps; without it, never")
+    min_cohort: int = Field(1, ge=1, description="good replies without which a round is repeated")
+    round_timeout: float = Field(600.0, gt=0, description="seconds a client has for one piece of work")
+    offline_after: float = Field(30.0, ge=0, description="seconds a round waits for a client that is not connected")
+    norm_bound: float = Field(10.0, gt=1, description="refuse uploads of more than so many times the cohort's median")
+    quarantine_after: int = Field(3, ge=1, description="refused replies in a row after which a client is left out")
+
+    @model_validator(mode="after")
+    def _method_fits(self) -> "LiveConfig":
+        if registry.find(self.method).later == "everyone":
+            raise ValueError(f"method '{self.method}' trains existing clients again; a live federation never does")
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("classes has a name twice")
+        return self
+
+    def training(self) -> Config:
+        """The part that a simulated run has too."""
+        shared = {name: getattr(self, name) for name in LiveConfig.model_fields if name in Config.model_fields}
+        return Config(**{**shared, "dataset": "live", "later": "newcomers", "engine": "serial"})
+
+    def for_sites(self) -> dict[str, Any]:
+        """What a site needs to know; it travels with every call."""
+        options = self.training().options
+        return {"method": self.method, "options": options, "classes": list(self.classes), "seed": self.seed,
+                "mean": list(self.mean), "std": list(self.std)}  # fmt: skip
+
+    def toml(self) -> str:
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+def build(values: dict[str, Any], where: str) -> LiveConfig:
+    """A checked configuration, or an error that names each wrong key and the nearest valid one."""
+    for key in values:
+        if key not in LiveConfig.model_fields:
+            raise UserError(f"{where}: {unknown('key', key, LiveConfig.model_fields)}")
+    try:
+        config = LiveConfig(**values)
+        config.training()
+    except ValidationError as error:
+        lines = [f"{'.'.join(str(p) for p in e['loc']) or 'value'}: {e['msg']}" for e in error.errors()]
+        raise UserError(f"{where}: " + "; ".join(lines)) from None
+    return config
+
+
+def load(folder: Path) -> LiveConfig:
+    """The federation of a folder."""
+    path = folder / "federation.toml"
+    if not path.exists():
+        raise UserError(f"{folder} holds no federation: there is no federation.toml in it; see `pfeddsh serve --help`")
+    return build(read(path), str(path))
+
+
+def save(folder: Path, config: LiveConfig) -> None:
+    write_text(folder / "federation.toml", config.toml())

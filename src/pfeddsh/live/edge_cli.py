@@ -1,0 +1,182 @@
+"""Commands around a live federation: certificates, keys, sites, status, export, prediction."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pfeddsh.errors import UserError
+
+console = Console()
+nodes_app = typer.Typer(no_args_is_help=True, help="Sites: which keys the federation admits.")
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder")]
+Home = Annotated[Path, typer.Argument(metavar="HOME", help="the site's folder")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="what the site is called")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file to the command line."""
+    for command in (certs, keygen, export, predict, status):
+        app.command()(command)
+    nodes_app.command("add")(nodes_add)
+    nodes_app.command("revoke")(nodes_revoke)
+    nodes_app.command("list")(nodes_list)
+    app.add_typer(nodes_app, name="nodes")
+
+
+@contextmanager
+def _flower() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed: pip install 'pfeddsh[flower]'") from error
+
+
+def certs(
+    folder: Folder,
+    host: Annotated[list[str] | None, typer.Option(help="a name or address sites use; may be repeated")] = None,
+) -> None:
+    """Make the federation's CA and the server's certificate. What exists is kept.
+
+    Give every site DIR/tls/ca.crt, over a way you trust. Keep DIR/tls/ca.key off the server: it is needed only here.
+
+    Example: `pfeddsh certs coordinator --host fed.example.org`
+    """
+    with _flower():
+        from pfeddsh.live import certs as work
+    created = work.make(folder, host or [])
+    for path in created:
+        console.print(f"made {path}", soft_wrap=True)
+    if not created:
+        console.print(f"nothing to do: {folder / 'tls'} has both certificates", soft_wrap=True)
+
+
+def keygen(home: Home) -> None:
+    """Make a site's key pair. The private part never leaves the site; an existing one is kept.
+
+    Send HOME/node.key.pub to the operator, and read him the fingerprint over another way.
+
+    Example: `pfeddsh keygen my-site`
+    """
+    with _flower():
+        from pfeddsh.live import certs as work
+    console.print(f"{home / 'node.key.pub'}\n{work.make_node_key(home)}", soft_wrap=True, highlight=False)
+
+
+def nodes_add(
+    folder: Folder, name: Name, public: Annotated[Path, typer.Argument(metavar="KEY.pub", help="its public key")]
+) -> None:
+    """Admit a site by its public key. Compare the fingerprint with what the site says before you trust it.
+
+    Example: `pfeddsh nodes add coordinator north node.key.pub`
+    """
+    with _flower():
+        from pfeddsh.live import nodes as work
+    key = work.add(folder, name, public)
+    console.print(f"{name} is admitted with the key {key}{_apply(folder)}", soft_wrap=True, highlight=False)
+
+
+def nodes_revoke(folder: Folder, name: Name) -> None:
+    """Admit a site no longer. Its key can never be used again; a connected one is cut off within seconds.
+
+    Example: `pfeddsh nodes revoke coordinator north`
+    """
+    with _flower():
+        from pfeddsh.live import nodes as work
+    key = work.revoke(folder, name)
+    console.print(f"{name} is revoked, key {key}{_apply(folder)}", soft_wrap=True, highlight=False)
+
+
+def _apply(folder: Path) -> str:
+    """Tell the SuperLink, if one runs; otherwise `serve` does at its start. One that runs and refuses is an error."""
+    from pfeddsh.live import nodes as work
+
+    try:
+        work.synchronise(folder, work.superlink_address(folder))
+    except work.Unreachable as error:
+        return f"; it takes effect when the coordinator starts ({error})"
+    return "; in effect now"
+
+
+def nodes_list(folder: Folder) -> None:
+    """List the sites, their keys' fingerprints and whether they are connected."""
+    with _flower():
+        from pfeddsh.live import nodes as work
+    try:
+        sites = work.connected(folder, work.superlink_address(folder))
+    except work.Unreachable as error:
+        sites = work.sites(folder)
+        Console(stderr=True).print(f"[yellow]by the folder alone:[/] {escape(str(error))}", soft_wrap=True)
+    view = Table("site", "state", "key")
+    for site in sites:
+        view.add_row(site.name, site.state, site.key)
+    console.print(view)
+
+
+def export(
+    home: Home,
+    out: Annotated[Path, typer.Option(help="the folder to write to")],
+    onnx: Annotated[bool, typer.Option("--onnx", help="also as an ONNX graph (needs pfeddsh[onnx])")] = False,
+) -> None:
+    """Write the site's current model as a plain PyTorch module that does not need pfeddsh.
+
+    Example: `pfeddsh export my-site --out model`, then `python model/model.py photo.png`
+    """
+    from pfeddsh.live import export as work
+
+    for path in work.export(home, out, onnx):
+        console.print(f"wrote {path}", soft_wrap=True)
+
+
+def predict(
+    home: Home,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="images, or folders of images")],
+    as_json: Annotated[bool, typer.Option("--json", help="a line of JSON for each image")] = False,
+) -> None:
+    """Predict with the site's current model, offline. Ends with 1 if an image could not be read.
+
+    Example: `pfeddsh predict my-site photo.png more-photos/`
+    """
+    from pfeddsh.live import predict as work
+    from pfeddsh.live.model import read_model
+
+    failed = False
+    for result in work.predict(read_model(home), work.find_images(images)):
+        failed |= bool(result.error)
+        if as_json:
+            print(json.dumps({key: value for key, value in asdict(result).items() if value not in ("", None)}))
+        elif result.error:
+            Console(stderr=True).print(f"[red]error:[/] {escape(result.image)}: {escape(result.error)}", soft_wrap=True)
+        else:
+            console.print(
+                f"{escape(result.image)}: {escape(result.label)} ({result.probability:.1%})",
+                soft_wrap=True,
+                highlight=False,
+            )
+    if failed:
+        raise typer.Exit(1)
+
+
+def status(
+    folder: Folder,
+    as_json: Annotated[bool, typer.Option("--json", help="status.json as the coordinator wrote it")] = False,
+) -> None:
+    """Show how a running federation fares: clients, queue, step and round, offers, refusals, PA and RI.
+
+    Example: `pfeddsh status coordinator`
+    """
+    from pfeddsh.live import status as work
+
+    state = work.read_status(folder)
+    if as_json:
+        print(work.read_text(folder))
+    else:
+        console.print(work.render(state))

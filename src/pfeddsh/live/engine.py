@@ -1,0 +1,71 @@
+"""Calls to clients go over the exchange; what the server computes for itself runs here."""
+
+from concurrent.futures import Future
+from typing import Any
+
+from pfeddsh.federation.engines import Reply
+from pfeddsh.federation.workbench import SERVER, Call, Workbench
+from pfeddsh.live.config import LiveConfig
+from pfeddsh.live.exchange import Absent, Exchange
+from pfeddsh.live.plan import LivePlan
+from pfeddsh.live.reception import Reception
+from pfeddsh.live.wire import decode, encode_call
+from pfeddsh.messages import BadMessage, Memory
+from pfeddsh.methods import registry
+from pfeddsh.methods.base import Task
+
+PATIENT = ("card", "local", "settle")  # worth waiting for a client that is not connected right now
+ROOM = 1 << 20  # bytes by which a reply may exceed twice what was sent
+
+
+class LiveBench(Workbench):
+    """A workbench without data: that of the coordinator."""
+
+    def __init__(self, config: LiveConfig, taken: list[tuple[int, ...]]) -> None:
+        self.config = config.training()
+        self.plan = LivePlan.create(self.config, taken)
+        self.task = Task.create(len(config.classes), config.seed)
+        self.method = registry.create(config.method, self.config.options, self.task)
+
+
+class LiveEngine:
+    """An engine whose replies may fail to come (`Absent`) or be unreadable (`BadMessage`)."""
+
+    def __init__(self, bench: LiveBench, config: LiveConfig, exchange: Exchange, reception: Reception) -> None:
+        self._bench, self._config, self._exchange, self._reception = bench, config, exchange, reception
+        self._settings = config.for_sites()
+
+    def submit(self, call: Call, background: bool = False) -> "Future[Reply]":
+        result: Future[Reply] = Future()
+        if call.visit.client == SERVER:
+            result.set_result(self._bench.run(call))
+            return result
+        key = self._reception.registry.clients[call.visit.client].key
+        body = encode_call(call, self._settings)
+        grace = self._config.offline_after if call.job in PATIENT else 0.0
+        sent = self._exchange.ask(lambda: self._reception.node_of(key), body, self._config.round_timeout, grace)
+        sent.add_done_callback(lambda done: _hand_over(done, result, 2 * len(body) + ROOM))
+        return result
+
+    def close(self) -> None:
+        self._exchange.close()
+
+
+def _hand_over(done: "Future[bytes]", result: "Future[Reply]", limit: int) -> None:
+    try:
+        result.set_result(_reply(done.result(), limit))
+    except Exception as error:
+        result.set_exception(error)
+
+
+def _reply(body: bytes, limit: int) -> Reply:
+    if len(body) > limit:
+        raise BadMessage(f"a reply of {len(body):,} bytes, at most {limit:,} expected")
+    header, message = decode(body)
+    if header.get("status") != "ok":
+        raise Absent(f"failed at the site: {_short(header.get('reason'))}")
+    return message, Memory()
+
+
+def _short(reason: Any) -> str:
+    return str(reason)[:200]

@@ -1,0 +1,177 @@
+"""Calls in flight: one thread that pushes, polls, sends again and gives up, so that nobody else has to.
+
+Work at a site is idempotent (a call that was already done is answered from disk), so sending twice is always safe.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from pfeddsh.live.transport import Node, Transport, TransportError
+
+LOOK = 1.0  # seconds between two looks at who is online
+QUICK, SLOW = 0.05, 0.4  # between two polls: after something has happened, and when nothing does
+RETRY = 2.0  # before an answer that was an error of the network is asked for again
+
+
+class Absent(Exception):
+    """A client that did not answer in time; the text says what is known."""
+
+
+@dataclass(eq=False)
+class Parcel:
+    """One call on its way."""
+
+    address: Callable[[], int | None]
+    body: bytes
+    timeout: float
+    grace: float
+    future: "Future[bytes]" = field(default_factory=Future)
+    began: float = field(default_factory=time.monotonic)
+    node: int | None = None
+    sent: float = 0.0
+    not_before: float = 0.0
+    again: bool = False
+    missing: float | None = None
+    trouble: str = ""
+
+    def to_send(self, node: int, now: float) -> bool:
+        """New, moved to another node, or unanswered for half its time: then the node may have forgotten it."""
+        if now < self.not_before:
+            return False
+        return self.node != node or (not self.again and now - self.sent > self.timeout / 2)
+
+
+class Exchange:
+    """Everything that is on its way between coordinator and sites."""
+
+    def __init__(self, transport: Transport, on_nodes: Callable[[list[Node]], None] = lambda _: None) -> None:
+        self.online: dict[int, Node] = {}
+        self.on_nodes = on_nodes
+        self._transport = transport
+        self._arrived: list[Parcel] = []
+        self._parcels: list[Parcel] = []
+        self._messages: dict[str, Parcel] = {}
+        self._lock = threading.Lock()
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._looked = 0.0
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="exchange", daemon=True)
+
+    def start(self) -> None:
+        self._look()
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+
+    def ask(self, address: Callable[[], int | None], body: bytes, timeout: float, grace: float) -> "Future[bytes]":
+        """Deliver to whichever node `address` names by then; `Absent` after `timeout`, or `grace` without a node."""
+        parcel = Parcel(address, body, timeout, grace)
+        with self._lock:
+            if self._failure:
+                raise TransportError(str(self._failure)) from self._failure
+            self._arrived.append(parcel)
+        self._wake.set()
+        return parcel.future
+
+    def check(self) -> None:
+        """Raise if the network is gone."""
+        if self._failure:
+            raise TransportError(str(self._failure)) from self._failure
+
+    def _run(self) -> None:
+        pause = QUICK
+        while not self._stop.is_set():
+            try:
+                busy = self._tick()
+            except Exception as error:
+                self._fail(error)
+                return
+            pause = QUICK if busy else min(SLOW, pause * 1.3)
+            self._wake.wait(pause)
+            self._wake.clear()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self._failure = error
+            parcels = self._parcels + self._arrived
+        for parcel in parcels:
+            parcel.future.set_exception(TransportError(f"the network is gone: {error}"))
+
+    def _look(self) -> None:
+        nodes = self._transport.nodes()
+        self.online = {node.id: node for node in nodes}
+        self._looked = time.monotonic()
+        self.on_nodes(nodes)
+
+    def _tick(self) -> bool:
+        if time.monotonic() - self._looked > LOOK:
+            self._look()
+        with self._lock:
+            self._parcels += self._arrived
+            self._arrived = []
+        sent = self._send()
+        received = self._receive()
+        self._give_up()
+        return sent or received
+
+    def _send(self) -> bool:
+        now = time.monotonic()
+        ready: list[tuple[Parcel, int]] = []
+        for parcel in self._parcels:
+            node = parcel.address()
+            if node is None or node not in self.online:
+                parcel.missing = parcel.missing or now
+                continue
+            if parcel.missing is not None:  # it was away, and may have forgotten what it was sent
+                parcel.missing, parcel.node = None, None
+            if parcel.to_send(node, now):
+                ready.append((parcel, node))
+        for parcel, node in ready:
+            left = max(1.0, parcel.timeout - (now - parcel.began))
+            (message,) = self._transport.push([(node, parcel.body)], ttl=left)
+            parcel.again = parcel.node == node
+            parcel.node, parcel.sent = node, now
+            if message is None:
+                parcel.node, parcel.not_before, parcel.trouble = None, now + RETRY, "Flower did not take the message"
+            else:
+                self._messages[message] = parcel
+        return bool(ready)
+
+    def _receive(self) -> bool:
+        if not self._messages:
+            return False
+        answers = self._transport.pull(list(self._messages))
+        for answer in answers:
+            parcel = self._messages.pop(answer.message, None)
+            if parcel is None or parcel not in self._parcels:
+                continue
+            if answer.body is None:
+                parcel.trouble, parcel.node = answer.error, None
+                parcel.not_before = time.monotonic() + RETRY
+            else:
+                self._done(parcel)
+                parcel.future.set_result(answer.body)
+        return bool(answers)
+
+    def _give_up(self) -> None:
+        now = time.monotonic()
+        for parcel in list(self._parcels):
+            if now - parcel.began > parcel.timeout:
+                reason = f"no answer within {parcel.timeout:.0f} s"
+            elif parcel.missing is not None and now - parcel.missing >= parcel.grace:
+                reason = "not connected"
+            else:
+                continue
+            self._done(parcel)
+            parcel.future.set_exception(Absent(reason + (f" ({parcel.trouble})" if parcel.trouble else "")))
+
+    def _done(self, parcel: Parcel) -> None:
+        self._parcels.remove(parcel)
+        self._messages = {message: other for message, other in self._messages.items() if other is not parcel}

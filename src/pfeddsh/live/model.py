@@ -1,0 +1,72 @@
+"""The model a site is served, read from its folder and checked: what export and prediction start from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfeddsh.errors import UserError
+from pfeddsh.messages import BadMessage, Record, check
+from pfeddsh.models.lenet import GATES, IMAGE_SIZE, STATISTICS, LeNet
+from pfeddsh.results.files import Damaged, read_record
+
+FILE, PREVIOUS = "model.safetensors", "model.previous.safetensors"
+
+
+@dataclass(frozen=True)
+class SiteModel:
+    """Weights, statistics and gates of one site, with its classes' names and the normalisation of its images."""
+
+    theta: Tensor
+    statistics: Tensor
+    gates: Tensor | None
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    facts: dict[str, Any]
+
+    @property
+    def network(self) -> LeNet:
+        return LeNet(len(self.classes))
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Pixels 0..255, (N, 3, 32, 32), as the network was trained on them."""
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
+        return (pixels / 255 - mean) / std
+
+    @torch.inference_mode()
+    def probabilities(self, pixels: Tensor) -> Tensor:
+        return self.network.forward(self.theta, self.normalise(pixels), self.statistics, self.gates).softmax(1)
+
+
+def read_model(home: Path) -> SiteModel:
+    """The model a site is served now."""
+    path = home / FILE
+    if not path.exists():
+        raise UserError(f"{home} holds no model yet: it comes when the site has been onboarded (`pfeddsh join`)")
+    try:
+        return _checked(read_record(path))
+    except (Damaged, BadMessage, KeyError, TypeError, ValueError) as error:
+        known_good = f"; the last good one is {home / PREVIOUS}: copy it over" if (home / PREVIOUS).exists() else ""
+        raise UserError(f"{path} is damaged ({error}){known_good or '; restore it from a backup'}") from error
+
+
+def _checked(record: Record) -> SiteModel:
+    """Refuse what is not a whole model; everything after this may rely on it."""
+    facts = record.facts
+    given = facts["classes"]
+    names = tuple(map(str, given if isinstance(given, list) else range(int(given))))
+    mean, std = (tuple(float(value) for value in facts[name]) for name in ("mean", "std"))
+    if len(mean) != 3 or len(std) != 3 or facts.get("image_size", IMAGE_SIZE) != IMAGE_SIZE or len(names) < 2:
+        raise ValueError("its facts are not those of a model of 32x32 colour images")
+    like = {"theta": torch.zeros(LeNet(len(names)).size), "statistics": torch.zeros(STATISTICS)}
+    if "gates" in record:
+        like["gates"] = torch.zeros(GATES)
+    check(record, Record(like))
+    gates = record.tensors.get("gates")
+    if gates is not None and bool((gates < 0).any()):
+        raise ValueError("it has negative gates")
+    std = tuple(max(value, 1e-3) for value in std)  # a channel may be constant
+    return SiteModel(record["theta"], record["statistics"], gates, names, mean, std, facts)

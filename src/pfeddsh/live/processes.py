@@ -1,0 +1,99 @@
+"""Children of `serve` and `join`: started with a log file, ended with everything they started, never orphaned."""
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pfeddsh
+from pfeddsh.errors import UserError
+
+PR_SET_PDEATHSIG = 1
+
+
+def flower(command: str) -> str:
+    """The path of one of Flower's commands, those beside this Python first."""
+    found = shutil.which(command, path=_path())
+    if found is None:
+        raise UserError(f"{command} is not installed; install pfeddsh[flower]")
+    return found
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Flower's surroundings: a home of its own, no calls home, quick hand-over, and our own Python first."""
+    home.mkdir(parents=True, exist_ok=True)
+    return {
+        **os.environ,
+        "FLWR_HOME": str(home.resolve()),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+        "OMP_NUM_THREADS": "1",
+        "PATH": _path(),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(pfeddsh.__file__).parents[1]), os.getenv("PYTHONPATH")])),
+    }
+
+
+def _path() -> str:
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Child:
+    """A process in a group of its own. It gets SIGTERM when this process dies, however it dies."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+                preexec_fn=_follow_parent,
+            )  # fmt: skip
+        self.pid = self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def status(self) -> int | None:
+        return self._process.poll()
+
+    def stop(self, patience: float = 5.0) -> None:
+        """Ask the process to end; then end its whole group."""
+        if self.alive:
+            self._process.terminate()
+            deadline = time.monotonic() + patience
+            while self.alive and time.monotonic() < deadline:
+                time.sleep(0.05)
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _follow_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Backoff:
+    """Wait longer after each failure, up to a limit; a child that lived a while is forgiven."""
+
+    def __init__(self, first: float = 1.0, limit: float = 15.0) -> None:
+        self._first, self._limit, self._next = first, limit, first
+
+    def after(self, lived: float) -> float:
+        self._next = self._first if lived > 60 else min(self._limit, self._next * 1.5)
+        return self._next

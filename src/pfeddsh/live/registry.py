@@ -1,0 +1,83 @@
+"""`clients.json`: who has joined, under which key, in which batch, and who waits. Written before it is acted upon."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pfeddsh.errors import UserError
+from pfeddsh.results.files import write_text
+
+SCHEMA = 1
+
+
+@dataclass
+class Client:
+    """A client is its key; a key that came too late for its batch waits again, and its number stays unused."""
+
+    id: int
+    key: str
+    name: str
+    batch: int
+    released: bool = False
+
+
+@dataclass
+class Waiting:
+    """A newcomer in the queue."""
+
+    key: str
+    name: str
+    since: str
+    samples: int
+
+
+@dataclass
+class Registry:
+    """The content of clients.json."""
+
+    path: Path
+    clients: list[Client] = field(default_factory=list)
+    queue: dict[str, Waiting] = field(default_factory=dict)
+
+    @staticmethod
+    def load(path: Path) -> "Registry":
+        if not path.exists():
+            return Registry(path)
+        try:
+            content = json.loads(path.read_text())
+            clients = [Client(**entry) for entry in content["clients"]]
+            queue = {entry["key"]: Waiting(**entry) for entry in content["queue"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged ({error}); restore it from a backup") from error
+        return Registry(path, clients, queue)
+
+    def save(self) -> None:
+        content: dict[str, Any] = {"schema": SCHEMA, "clients": [asdict(client) for client in self.clients]}
+        content["queue"] = [asdict(waiting) for waiting in self.queue.values()]
+        write_text(self.path, json.dumps(content, indent=1) + "\n")
+
+    def batches(self) -> list[tuple[int, ...]]:
+        last = max((client.batch for client in self.clients), default=0)
+        return [tuple(c.id for c in self.clients if c.batch == step) for step in range(1, last + 1)]
+
+    def known(self, key: str) -> Client | None:
+        return next((c for c in self.clients if c.key == key and not c.released), None)
+
+    def wait(self, newcomer: Waiting) -> None:
+        if newcomer.key not in self.queue:
+            self.queue[newcomer.key] = newcomer
+            self.save()
+
+    def take(self, keys: list[str]) -> tuple[int, ...]:
+        """Turn these newcomers into the next batch; numbers follow their names, not who was quicker."""
+        batch = max((client.batch for client in self.clients), default=0) + 1
+        taken = sorted((self.queue.pop(key) for key in keys), key=lambda w: (w.name, w.key))
+        first = len(self.clients)
+        self.clients += [Client(first + i, w.key, w.name, batch) for i, w in enumerate(taken)]
+        self.save()
+        return tuple(range(first, len(self.clients)))
+
+    def release(self, client: int) -> None:
+        self.clients[client].released = True
+        self.save()

@@ -1,0 +1,125 @@
+"""`pfeddsh join`: keeps a site's worker and its SuperNode running.
+
+The folder of a site is its identity: key, memory, models. Joining again with it resumes where it was.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pfeddsh.config import read
+from pfeddsh.errors import UserError, unknown
+from pfeddsh.live.certs import make_node_key
+from pfeddsh.live.processes import Backoff, Child, environment, flower, free_port
+from pfeddsh.live.refusals import explain
+from pfeddsh.results.files import write_text
+
+
+class SiteConfig(BaseModel):
+    """`site.toml`: what `pfeddsh join` was told the first time."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=64)
+    data: str = Field(description="a folder of class folders, or an .npz file")
+    server: str = Field("127.0.0.1:9092", description="host:port of the coordinator")
+    insecure: bool = Field(False, description="no TLS, no keys; loopback only")
+
+    @staticmethod
+    def load(home: Path) -> "SiteConfig":
+        path = home / "site.toml"
+        if not path.exists():
+            raise UserError(f"{home} holds no site: there is no site.toml in it; join with --data and --server first")
+        values = read(path)
+        for key in values:
+            if key not in SiteConfig.model_fields:
+                raise UserError(f"{path}: {unknown('key', key, SiteConfig.model_fields)}")
+        try:
+            return SiteConfig(**values)
+        except ValidationError as error:
+            raise UserError(f"{path}: {error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from None
+
+    def save(self, home: Path) -> None:
+        write_text(home / "site.toml", tomli_w.dumps(self.model_dump()))
+
+    def key(self, home: Path) -> str:
+        """The fingerprint of the site's public key, which is made if there is none."""
+        return make_node_key(home)
+
+
+def loopback(address: str) -> bool:
+    return address.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
+
+
+def supernode(home: Path, config: SiteConfig) -> list[str]:
+    """Flower's command for the network side of a site."""
+    command = [flower("flower-supernode"), "--superlink", config.server, "--port", str(free_port())]
+    if config.insecure:
+        return [*command, "--insecure"]
+    authority = home / "ca.crt"
+    if not authority.exists():
+        raise UserError(f"{authority} is missing: copy tls/ca.crt of the coordinator there, or use --insecure")
+    return [*command, "--root-certificates", str(authority), "--auth-supernode-private-key", str(home / "node.key")]
+
+
+def join(home: Path, say: Callable[[str], None], worker: Sequence[str] = ()) -> None:
+    """Run until interrupted. `worker` is another command for the worker than ours."""
+    config = SiteConfig.load(home)
+    if config.insecure and not loopback(config.server):
+        raise UserError(f"--insecure is for a coordinator on this machine, not for {config.server}")
+    env = {**environment(home / ".flwr"), "PFEDDSH_SITE": str(home.resolve())}  # for the client app
+    keepers = [
+        Keeper("worker", lambda: list(worker) or [sys.executable, "-m", "pfeddsh.live.worker", str(home)],
+               env, home / "worker.log", say),
+        Keeper("node", lambda: supernode(home, config), env, home / "node.log", say),
+    ]  # fmt: skip
+    say(f"{config.name} ({config.key(home)}) joins {config.server}")
+    try:
+        while True:
+            for keeper in keepers:
+                keeper.look()
+            time.sleep(0.25)
+    finally:
+        for keeper in reversed(keepers):
+            keeper.stop()
+
+
+class Keeper:
+    """Starts a child, and starts it again, ever more patiently, when it ends."""
+
+    def __init__(
+        self, name: str, command: Callable[[], list[str]], env: dict[str, str], log: Path, say: Callable[[str], None]
+    ) -> None:
+        self.name, self._command, self._env, self._log, self._say = name, command, env, log, say
+        self._child: Child | None = None
+        self._began = self._due = 0.0
+        self._log_begins = 0
+        self._backoff = Backoff()
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if self._child is None:
+            if now >= self._due:
+                self._log_begins = self._log.stat().st_size if self._log.exists() else 0
+                self._child, self._began = Child(self._command(), self._env, self._log), now
+        elif not self._child.alive:
+            wait = self._backoff.after(now - self._began)
+            self._say(f"the {self.name} ended ({self._last_words()}); starting it again in {wait:.0f} s")
+            self.stop()
+            self._due = now + wait
+
+    def stop(self) -> None:
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+    def _last_words(self) -> str:
+        """Why the child ended, in words if its log since its start has some that we understand."""
+        with self._log.open("rb") as file:
+            file.seek(self._log_begins)
+            meaning = explain(file.read().decode(errors="replace"))
+        return meaning or f"status {self._child.status if self._child else None}, see {self._log}"

@@ -1,0 +1,40 @@
+"""What travels between coordinator and site: a JSON header and one `Message`, as one string of bytes."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from pfeddsh.federation.workbench import Call
+from pfeddsh.messages import BadMessage, Memory, Message
+from pfeddsh.methods.base import Visit
+
+HELLO = "hello"  # the first message to a node: who are you, and what do you bring
+
+
+def encode(header: dict[str, Any], message: Message) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(4, "big") + text + message.encode()
+
+
+def decode(body: bytes) -> tuple[dict[str, Any], Message]:
+    """The header and the message, or `BadMessage`."""
+    length = int.from_bytes(body[:4], "big")
+    try:
+        header = json.loads(body[4 : 4 + length])
+    except ValueError as error:
+        raise BadMessage(f"not a readable header: {error}") from error
+    if not isinstance(header, dict):
+        raise BadMessage("not a readable header: no object")
+    message = Message.decode(body[4 + length :])
+    if not isinstance(message.facts, dict):
+        raise BadMessage("facts are no object")
+    return header, message
+
+
+def encode_call(call: Call, settings: dict[str, Any]) -> bytes:
+    """A call without its memory, which the site keeps; `settings` are what the site builds its method from."""
+    return encode({"job": call.job, "visit": asdict(call.visit), "settings": settings}, call.message)
+
+
+def decode_call(header: dict[str, Any], message: Message, memory: Memory) -> Call:
+    return Call(str(header["job"]), Visit(**header["visit"]), message, memory)

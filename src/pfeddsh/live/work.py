@@ -1,0 +1,158 @@
+"""What a site does with a call: its data, its memory, its model, all of which stay in its folder.
+
+Every call that changes the memory is stored together with its reply before it is answered. The same call again, because
+a message was lost or the coordinator was restarted, is answered from disk.
+"""
+
+import hashlib
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pfeddsh.data.datasets import Dataset, load
+from pfeddsh.data.images import SIDE
+from pfeddsh.errors import UserError
+from pfeddsh.federation.workbench import CONTROL, Call, Shard
+from pfeddsh.live.wire import HELLO, decode, decode_call, encode
+from pfeddsh.messages import Memory, Message, Record, bundle, unbundle
+from pfeddsh.methods import registry
+from pfeddsh.methods.base import Method, Options, Task, Visit
+from pfeddsh.methods.local import Local
+from pfeddsh.results.files import Damaged, digest, read_record, write_record
+
+JOBS = ("card", "local", "settle", "receive", "score")
+
+
+class SiteData(Shard):
+    """A site's own images: it trains on one part, judges offers and measures itself by the other."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        super().__init__(dataset, np.arange(len(dataset.y_train)), np.arange(len(dataset.y_test)))
+
+    @property
+    def held_out(self) -> tuple[Tensor, Tensor]:
+        return self.test
+
+
+class Site:
+    """A site's side of the federation, without the network."""
+
+    def __init__(self, home: Path, name: str, key: str, data: str) -> None:
+        self.home, self.name, self.key, self.data_path = home, name, key, data
+        self._settings: dict[str, Any] = {}
+        self._memory, self._reply, self._facts = self._load()
+        self._control = self._load_control()
+        self.method: Method
+        self._alone: Local
+        self.data: SiteData
+
+    # Calls
+
+    def answer(self, body: bytes) -> bytes:
+        """The reply to one message; whatever goes wrong here is told, and harms nobody else."""
+        header, message = decode(body)
+        self._adopt(header["settings"])
+        if header["job"] == HELLO:
+            return encode({"status": "ok"}, Message(facts=self._introduction()))
+        if header["job"] not in JOBS:
+            raise UserError(f"unknown job '{header['job']}'; is this site's pfeddsh older than the coordinator's?")
+        if header["job"] == "score":
+            return encode({"status": "ok"}, self._score(decode_call(header, message, self._memory)))
+        same = hashlib.sha256(body).hexdigest()
+        if self._facts["last"] != same:
+            self._work(decode_call(header, message, self._memory), same)
+        return encode({"status": "ok"}, self._reply)
+
+    def _work(self, call: Call, fingerprint: str) -> None:
+        """Run a call, keep what it left, and note a visit that is to be repeated alone."""
+        self._reply, self._memory = getattr(self.method, call.job)(call.message, self.data, call.memory, call.visit)
+        if call.job == "card":
+            self._facts["visits"] = []
+        elif call.job == "local":
+            self._facts["visits"].append(asdict(call.visit))
+        elif call.job == "settle" or self._reply.facts.get("accepted"):
+            self._keep_model(call)
+        self._facts["last"] = fingerprint
+        parts = {"memory": self._memory, "reply": self._reply, "site": Record(facts=self._facts)}
+        write_record(self.home / "memory.safetensors", bundle(parts))
+
+    def _score(self, call: Call) -> Message:
+        """Accuracy of the served model; the local-only control's goes with it, once it has caught up."""
+        reply, _ = self.method.score(call.message, self.data, call.memory, call.visit)
+        while self.idle_work():
+            pass
+        if self._control.tensors:
+            _, memory = self._alone.settle(Message(), self.data, self._control, call.visit)
+            alone, _ = self._alone.score(Message(), self.data, memory, call.visit)
+            reply.facts[CONTROL] = alone.facts["correct"]["acc"]
+        return reply
+
+    def idle_work(self) -> bool:
+        """Repeat one visit alone, for the control behind PA; False if there is nothing to do."""
+        if not self._settings:
+            return False
+        visits = self._facts["visits"]
+        done = self._control.facts["done"] if self._control.facts["of"] == visits[:1] else 0
+        if done >= len(visits):
+            return False
+        memory = self._control if done else Memory()
+        _, memory = self._alone.local(Message(), self.data, memory, Visit(**visits[done]))
+        self._control = Memory(memory.tensors, {"done": done + 1, "of": visits[:1]})
+        write_record(self.home / "control.safetensors", self._control, durable=False)
+        return True
+
+    def _introduction(self) -> dict[str, Any]:
+        train, test = len(self.data.train[1]), len(self.data.test[1])
+        return {"name": self.name, "key": self.key, "train": train, "test": test}
+
+    # What is kept
+
+    def _adopt(self, settings: dict[str, Any]) -> None:
+        """Build the method and read the data, at the first call and if the federation's settings change."""
+        if settings == self._settings:
+            return
+        task = Task.create(len(settings["classes"]), settings["seed"])
+        self.method = registry.create(settings["method"], settings["options"], task)
+        self._alone = Local(task, Options())
+        dataset = load(self.data_path, class_names=tuple(settings["classes"]))
+        mean, std = (np.array(settings[name], dtype=np.float32) for name in ("mean", "std"))
+        self.data = SiteData(replace(dataset, mean=mean, std=std))
+        self._settings = settings
+
+    def _load(self) -> tuple[Memory, Message, dict[str, Any]]:
+        path = self.home / "memory.safetensors"
+        if not path.exists():
+            return Memory(), Message(), {"last": "", "visits": []}
+        try:
+            parts = unbundle(read_record(path))
+        except Damaged as error:
+            raise UserError(f"{error}; restore it from a backup, or join under a new key in a new folder") from error
+        return parts["memory"], parts["reply"], parts["site"].facts
+
+    def _load_control(self) -> Memory:
+        try:
+            return read_record(self.home / "control.safetensors")
+        except Damaged:
+            return Memory(facts={"done": 0, "of": []})  # computed again when there is time
+
+    def _keep_model(self, call: Call) -> None:
+        """The model this site now uses, for `export` and `predict`; the one before it stays as last known good."""
+        s = self._settings
+        tensors = {"theta": self.method.weights(call.message, self._memory)}
+        tensors["statistics"] = call.message.tensors.get("statistics", self._memory["statistics"])
+        if (gates := self.method.gates(call.message)) is not None:
+            tensors["gates"] = gates
+        facts = {name: s[name] for name in ("method", "classes", "mean", "std")}
+        facts |= {"image_size": SIDE, "channels": 3, "step": call.visit.step, "samples": len(self.data.train[1])}
+        model, path = Record(tensors, facts), self.home / "model.safetensors"
+        try:
+            if digest(read_record(path)) == digest(model):
+                return
+            os.replace(path, self.home / "model.previous.safetensors")
+        except Damaged:
+            pass
+        write_record(path, model)

@@ -1,0 +1,178 @@
+"""What tests of the live federation share: sites with shards of the digits, the same in simulation, a network."""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pfeddsh.data.datasets import load
+from pfeddsh.data.partition import partition
+from pfeddsh.federation.engines import Serial
+from pfeddsh.federation.loop import Federation
+from pfeddsh.federation.workbench import Shard, Workbench
+from pfeddsh.live.config import LiveConfig, build, save
+from pfeddsh.live.coordinator import coordinate
+from pfeddsh.live.plan import LivePlan
+from pfeddsh.live.transport import Answer, Node, TransportError
+from pfeddsh.live.wire import decode, encode
+from pfeddsh.live.work import Site, SiteData
+from pfeddsh.live.worker import reply
+from pfeddsh.messages import Message
+from pfeddsh.methods import registry
+from pfeddsh.methods.base import Options, Task
+from pfeddsh.methods.local import Local
+from pfeddsh.results.checkpoint import Checkpoints
+from pfeddsh.results.files import read_record
+
+CLASSES = [str(digit) for digit in range(10)]
+TINY: dict[str, Any] = {
+    "classes": CLASSES, "rounds_first": 3, "rounds_later": 2, "local_epochs": 1, "batch_min": 3, "batch_wait": 0.3,
+    "steps": 2, "round_timeout": 60, "offline_after": 0.5, "mean": [0.3, 0.3, 0.3], "std": [0.4, 0.4, 0.4],
+    "options": {"images": 40, "iterations": 4, "hidden": 32},
+}  # fmt: skip
+
+
+def federation(folder: Path, **changes: Any) -> LiveConfig:
+    """A coordinator's folder; digits, two steps, a few rounds."""
+    config = build({**TINY, **changes}, "test")
+    folder.mkdir(parents=True, exist_ok=True)
+    save(folder, config)
+    return config
+
+
+def shards(folder: Path, count: int) -> list[Path]:
+    """An .npz per client, with classes missing here and there, as label skew has it."""
+    data = load("digits")
+    parts = partition(
+        data.y_train, data.y_test, classes=10, clients=count, rule="dirichlet", alpha=0.5, seed=0
+    )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for k in range(count):
+        train, test = parts.train[k], parts.test[k]
+        paths.append(folder / f"shard-{k}.npz")
+        np.savez(paths[-1], x_train=data.x_train[train], y_train=data.y_train[train], x_test=data.x_test[test],
+                 y_test=data.y_test[test])  # fmt: skip
+    return paths
+
+
+class SimulatedSites(Workbench):
+    """A workbench whose clients hold the shards that the sites hold."""
+
+    def __init__(self, config: LiveConfig, batches: list[tuple[int, ...]], paths: list[Path]) -> None:
+        self.config = config.training()
+        self.plan = LivePlan.create(self.config, batches)
+        self.task = Task.create(len(config.classes), config.seed)
+        self.method = registry.create(config.method, self.config.options, self.task)
+        self._local_only = Local(self.task, Options())
+        mean, std = (np.array(values, dtype=np.float32) for values in (config.mean, config.std))
+        self._data = [
+            SiteData(replace(load(str(path), class_names=config.classes), mean=mean, std=std)) for path in paths
+        ]
+
+    def shard(self, client: int) -> Shard:
+        return self._data[client]
+
+
+def simulate(
+    config: LiveConfig,
+    batches: list[tuple[int, ...]],
+    paths: list[Path],
+    folder: Path,
+    absent: set[tuple[int, int, int]] = frozenset(),  # type: ignore[assignment]
+) -> Federation:
+    """The same federation with the serial engine; `absent` names (step, round, client) whose replies do not count."""
+
+    class WithoutThose(Federation):
+        def _everyone(self, job, messages, step, round=0):  # type: ignore[no-untyped-def]
+            replies = super()._everyone(job, messages, step, round)
+            return [r for r in replies if job != "local" or (step, round, r[0]) not in absent]
+
+    bench = SimulatedSites(config, batches, paths)
+    run = WithoutThose(bench, Serial(bench), Checkpoints(folder), [])
+    run.run()
+    return run
+
+
+def final_state(folder: Path) -> dict[str, Tensor]:
+    """The coordinator's state in the last snapshot of a `state` folder."""
+    tensors = read_record(max(folder.glob("snapshot-*.safetensors"))).tensors
+    return {name: tensor for name, tensor in tensors.items() if name.startswith("state:")}
+
+
+class FakeNetwork:
+    """A transport within this process: sites answer when asked for their replies. `fault` may alter or drop a reply."""
+
+    def __init__(self) -> None:
+        self.sites: dict[int, Site] = {}
+        self.fault: Callable[[dict[str, Any], str, bytes], bytes | None] = lambda header, name, body: body
+        self.calls: list[tuple[str, str, int, int]] = []
+        self.stopped = False
+        self._sent: dict[str, tuple[int, bytes]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, node: int, home: Path, data: Path, name: str | None = None) -> Site:
+        home.mkdir(parents=True, exist_ok=True)
+        name = name or home.name
+        site = Site(home, name, f"key of {name}", str(data))
+        with self._lock:
+            self.sites = {**self.sites, node: site}
+        return site
+
+    def remove(self, node: int) -> None:
+        with self._lock:
+            self.sites = {key: site for key, site in self.sites.items() if key != node}
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def nodes(self) -> list[Node]:
+        if self.stopped:
+            raise ConnectionError("stopped")
+        return [Node(node, site.key) for node, site in self.sites.items()]
+
+    def push(self, bodies: Sequence[tuple[int, bytes]], ttl: float) -> list[str | None]:
+        names = [f"message-{len(self._sent) + i}" for i in range(len(bodies))]
+        self._sent |= dict(zip(names, bodies, strict=True))
+        return list(names)
+
+    def pull(self, messages: Iterable[str]) -> list[Answer]:
+        answers = []
+        for message in list(messages):
+            node, body = self._sent[message]
+            if body == b"" or node not in self.sites:
+                continue
+            self._sent[message] = (node, b"")
+            site = self.sites[node]
+            header, _ = decode(body)
+            visit = header.get("visit") or {"step": 0, "round": 0}
+            self.calls.append((header["job"], site.name, visit["step"], visit["round"]))
+            answer = self.fault({**header, "visit": visit}, site.name, reply(site, body))
+            if answer is not None:
+                answers.append(Answer(message, answer))
+        return answers
+
+
+def tampered(body: bytes, change: Callable[[Message], None]) -> bytes:
+    """A reply with something done to its message."""
+    header, message = decode(body)
+    change(message)
+    return encode(header, message)
+
+
+def run_in_process(folder: Path, network: FakeNetwork, seconds: float = 60) -> None:
+    """The coordinator until it is done; one that never is fails the test, with what it last said of itself."""
+    stopped = threading.Timer(seconds, network.stop)
+    stopped.start()
+    try:
+        coordinate(folder, network, authenticated=False)
+    except TransportError as error:
+        if network.stopped:
+            raise AssertionError((folder / "status.json").read_text()) from error
+        raise
+    finally:
+        stopped.cancel()

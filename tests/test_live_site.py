@@ -1,0 +1,139 @@
+"""A site by itself: its data, its files, its answers; and mistakes at the command line."""
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from live_sites import CLASSES, federation, shards
+
+from pfeddsh import cli
+from pfeddsh.data.datasets import load
+from pfeddsh.errors import UserError
+from pfeddsh.federation.workbench import Call
+from pfeddsh.live.engine import LiveBench
+from pfeddsh.live.exchange import Exchange, Parcel
+from pfeddsh.live.wire import decode, encode_call
+from pfeddsh.live.work import Site
+from pfeddsh.live.worker import reply
+from pfeddsh.messages import BadMessage, Message
+from pfeddsh.results.files import read_record
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory):
+    return shards(tmp_path_factory.mktemp("data"), 2)[0]
+
+
+def _home(path):
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def test_a_call_that_was_done_is_answered_from_disk(tmp_path, shard, monkeypatch):
+    config = federation(tmp_path / "server", method="fedper", options={})
+    bench = LiveBench(config, [(0,)])
+    site = Site(_home(tmp_path / "site"), "site", "key", str(shard))
+    download = bench.method.download(bench.method.init(), [0])[0]
+    body = encode_call(Call("local", bench.visit(1, 0, 0), download), config.for_sites())
+    first = site.answer(body)
+    kept = read_record(tmp_path / "site" / "memory.safetensors").tensors
+    monkeypatch.setattr(type(bench.method), "local", None)  # it must not be needed any more
+    again = Site(tmp_path / "site", "site", "key", str(shard))
+    assert again.answer(body) == site.answer(body) == first
+    assert_same_bits(read_record(tmp_path / "site" / "memory.safetensors").tensors, kept)
+
+
+def test_the_model_before_the_last_one_stays(tmp_path, shard):
+    config = federation(tmp_path / "server", method="fedavg", options={})
+    bench = LiveBench(config, [(0,)])
+    site = Site(_home(tmp_path / "site"), "site", "key", str(shard))
+    served = bench.method.download(bench.method.init(), [0])[0]
+    models = [served, Message({name: tensor * 2 for name, tensor in served.tensors.items()})]
+    for round, model in enumerate(models):
+        body = encode_call(Call("settle", bench.visit(1, round, 0), model), config.for_sites())
+        assert decode(site.answer(body))[0]["status"] == "ok"
+    current, before = (read_record(tmp_path / "site" / f"model{part}.safetensors") for part in ("", ".previous"))
+    assert current.facts["classes"] == CLASSES
+    assert_same_bits({"theta": before["theta"] * 2}, {"theta": current["theta"]})
+
+
+def test_whatever_goes_wrong_at_a_site_is_told(tmp_path, shard):
+    site = Site(_home(tmp_path / "site"), "site", "key", str(tmp_path / "missing.npz"))
+    config = federation(tmp_path / "server")
+    body = encode_call(Call("card", LiveBench(config, [(0,)]).visit(1, 0, 0)), config.for_sites())
+    header, _ = decode(reply(site, body))
+    assert header["status"] == "error" and "missing.npz" in header["reason"]
+    header, _ = decode(reply(site, b"nonsense"))
+    assert header["status"] == "error"
+
+
+def test_bytes_that_are_no_reply_are_a_bad_message():
+    for body in (b"", b"\0\0\0\2[]", b"\0\0\0\2{}", b"\xff" * 100):
+        with pytest.raises(BadMessage):
+            decode(body)
+
+
+def test_a_site_may_lack_classes_but_not_invent_them(tmp_path):
+    images = np.zeros((4, 8, 8), dtype=np.uint8)
+    labels = np.array([0, 7, 7, 7])
+    np.savez(tmp_path / "mine.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    assert load(str(tmp_path / "mine.npz"), class_names=tuple(CLASSES)).classes == 10
+    with pytest.raises(UserError, match="label 7"):
+        load(str(tmp_path / "mine.npz"), class_names=("a", "b", "c"))
+
+
+def test_a_message_is_sent_again_to_a_node_that_moved_or_came_back():
+    class Network:
+        def __init__(self):
+            self.sent = []
+
+        def nodes(self):
+            return []
+
+        def push(self, bodies, ttl):
+            self.sent += [node for node, _ in bodies]
+            return [f"message {len(self.sent)}"]
+
+        def pull(self, messages):
+            return []
+
+    network, where = Network(), iter([None, 1, 1, 2, None, 2])
+    exchange = Exchange(network)
+    exchange.online = dict.fromkeys([1, 2])
+    exchange._parcels.append(Parcel(lambda: next(where), b"", 60, 60))
+    for _ in range(6):
+        exchange._send()
+    assert network.sent == [1, 2, 2]
+
+
+@pytest.fixture
+def refused(monkeypatch, capsys):
+    """The explanation with which a command ends."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["pfeddsh", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        errors = capsys.readouterr().err
+        assert end.value.code == 2 and "Traceback" not in errors
+        return errors
+
+    return command
+
+
+def test_mistakes_are_explained(tmp_path, refused):
+    fed = tmp_path / "fed"
+    assert "--classes" in refused("serve", fed)
+    assert "batch_min" in refused("serve", fed, "--classes", "a,b", "--set", "batch_mim=3")
+    assert "never does" in refused("serve", fed, "--classes", "a,b", "--method", "joint")
+    assert "pfeddsh certs" in refused("serve", fed, "--classes", "a,b")
+    assert "--data" in refused("join", tmp_path / "site")
+    assert "no such" in refused("join", tmp_path / "site", "--data", tmp_path / "nothing")
+    (tmp_path / "data").mkdir()
+    insecure = ("--server", "example.org:9092", "--insecure")
+    assert "on this machine" in refused("join", tmp_path / "site", "--data", tmp_path / "data", *insecure)
+    assert "ca.crt" in refused("join", tmp_path / "site", "--server", "example.org:9443", "--no-insecure")
