@@ -136,6 +136,14 @@ def test_another_plan_in_the_same_folder_is_refused(tmp_path):
     assert (tmp_path / "compare.toml").read_text() == 'methods = ["fedavg"]\n'
 
 
+def test_a_run_that_was_begun_with_other_defaults_is_not_mixed_in(tmp_path):
+    run = tmp_path / "digits-local-30+2x5-seed0"
+    run.mkdir()
+    (run / "config.toml").write_text(tiny("local").toml())
+    done = invoke("compare", "--methods", "local", "--out", str(tmp_path))
+    assert f"{run} was begun with other settings" in str(done.exception)
+
+
 def test_two_comparisons_cannot_work_in_one_folder(tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(); input()",
@@ -195,6 +203,12 @@ def test_the_cache_is_listed_and_cleaned(tmp_path):
     assert "removed 1 states" in invoke("cache", "--cache", str(tmp_path), "clean", "--to", "1kB").output
     assert [path.stem for path in steps.glob("*.safetensors")] == ["new"]
     assert "removed 1 states" in invoke("cache", "--cache", str(tmp_path), "clean").output
+
+
+def test_without_ray_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = invoke("compare", "--methods", "local", "--engine", "ray", "--out", str(tmp_path))
+    assert "pip install 'pfeddsh[ray]'" in str(done.exception)
 
 
 # The scheduler, with tasks that are only played

@@ -151,7 +151,7 @@ def test_the_cache_never_changes_what_runs_hold(tmp_path):
 def test_another_version_of_the_code_is_refused(tmp_path):
     runs = make({"methods": ["fedavg"], "schedules": ["4"], "set": SET}).runs()
     task, *_ = tasks(runs, fingerprints(runs), tmp_path, open_cache(0), keep_states=False)
-    with pytest.raises(UserError, match="another version"):
+    with pytest.raises(UserError, match="another version than the one that made the plan"):
         branch.run(task.job.model_copy(update={"code": "old"}))
 
 

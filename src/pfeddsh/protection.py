@@ -90,8 +90,11 @@ class Snapshot(Nothing):
         state.tensors |= {f"kept/{k}": theta for k, theta in zip(newcomers, weights.unbind(), strict=True)}
 
     def originals(self, state: State, clients: Sequence[int], keys: Tensor) -> Tensor:
-        generated = super().originals(state, clients, keys)
-        return torch.stack([state.tensors.get(f"kept/{k}", own) for k, own in zip(clients, generated, strict=True)])
+        thetas = super().originals(state, clients, keys)
+        for theta, k in zip(thetas, clients, strict=True):
+            if f"kept/{k}" in state:
+                theta.copy_(state[f"kept/{k}"])
+        return thetas
 
 
 class Gate(Nothing):

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from pfeddsh.compare.tasks import Task
 
-PLAIN_INTERVAL = 10.0  # seconds between lines when the output is not a terminal
+PLAIN_INTERVAL = 30.0  # seconds between lines when the output is not a terminal
 
 
 class Board:

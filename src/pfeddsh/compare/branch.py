@@ -30,7 +30,8 @@ PATIENCE = 20.0  # seconds to wait for a folder whose last process is still on i
 def run(job: Job) -> None:
     """Do the job: from wherever the run's own folder or the cache say we are, to results.json."""
     if job.code != code():
-        raise UserError("this machine has another version of pfeddsh or torch than the one that made the plan")
+        why = "edited since then, or of another machine"
+        raise UserError(f"pfeddsh or torch is another version than the one that made the plan, {why}; start again")
     config = build(job.config, job.name)
     engine = {"engine": "pool", "workers": job.workers} if job.workers > 1 else {"engine": "serial"}
     bench = Workbench(config.model_copy(update=engine))

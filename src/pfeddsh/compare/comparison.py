@@ -38,6 +38,11 @@ class Comparison:
         if held.exists() and held.read_text() != self.plan.toml():
             go_on = f"choose another --out, or continue it with `pfeddsh compare --out {self.out}`"
             raise UserError(f"{self.out} holds another plan; {go_on}")
+        for run in self.runs:
+            begun = self.out / run.name / "config.toml"
+            if begun.exists() and begun.read_text() != run.config.toml():
+                go_on = "remove that folder or choose another --out"
+                raise UserError(f"{begun.parent} was begun with other settings, defaults have changed since; {go_on}")
         self.data = fingerprints(self.runs)  # before anything is written: an unknown dataset leaves no trace
 
     def tasks(self) -> list[Task]:
@@ -92,6 +97,7 @@ class Comparison:
                 board.finished(task, f"{escape(task.name)}: {says}")
 
             where = _engine(engine, self.slots)
+            self.slots = where.slots
             try:
                 execute(todo, where, self.cache, finished, board.look)
             finally:

@@ -63,7 +63,7 @@ class RayEngine:
             raise UserError("--engine ray needs Ray: pip install 'pfeddsh[ray]'") from None
         ray = self._ray
         given = os.environ.get("RAY_ADDRESS")
-        own = {} if given else {"num_cpus": slots, "object_store_memory": OBJECTS}
+        own = {} if given else {"address": "local", "num_cpus": slots, "object_store_memory": OBJECTS}
         os.environ.setdefault("RAY_worker_niceness", "0")  # a Ray of our own works for us alone, not in the background
         try:
             ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", **own)

@@ -2,6 +2,7 @@
 
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -87,7 +88,12 @@ def execute(
                 waiting.remove(task)
                 if engine.pool:
                     task.job.workers = max(1, engine.slots // (len(running) + len(chosen)))
-            running |= {task.name: (task, engine.start(task.job)) for task in chosen}
+            for task in chosen:
+                try:
+                    running[task.name] = task, engine.start(task.job)
+                except OSError as error:  # such as a log on a full disk
+                    warnings.warn(f"{task.name} cannot start: {error}", stacklevel=2)
+                    finished(task, 1)
             look([task for task, _ in running.values()])
             if running:
                 time.sleep(INTERVAL)

@@ -125,10 +125,9 @@ def _parts(task: Task, plan: Schedule, cache: StepCache, taken: set[str]) -> lis
     parts, first = [], 0
     for stop in task.stops:
         if not (stop.key in taken or cache.has(stop.key)) and stop.rounds > first:
-            visits = (stop.rounds - first) * len(plan.cohort(stop.step, 0)) + EVALUATION * len(
-                plan.onboarded(stop.step)
-            )
-            parts.append(Part(first, stop.rounds, visits / (stop.rounds - first)))
+            rounds, everyone = stop.rounds - first, len(plan.onboarded(stop.step))
+            visits = rounds * len(plan.cohort(stop.step, 0)) + EVALUATION * everyone
+            parts.append(Part(first, stop.rounds, visits / rounds))
         taken.add(stop.key)
         first = stop.rounds
     return parts
