@@ -1,11 +1,13 @@
 """Real processes for the tests of the edge: a SuperLink behind nginx, and SuperNodes that come to it."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +91,23 @@ class Deployment:
             process.terminate()
         for process in self.running:
             try:
-                process.wait(5)
+                process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for process_id in self.left_behind():
+            with suppress(ProcessLookupError):
+                os.kill(process_id, signal.SIGKILL)
+
+    def left_behind(self) -> list[int]:
+        """Helpers that Flower detached from our processes; a ClientApp outlives its SuperNode if that ends too soon.
+
+        They are known by the environment they inherited, which names this deployment's folder and no other's.
+        """
+        mark = f"FLWR_HOME={self.environment['FLWR_HOME']}".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if mark in path.read_bytes().split(b"\0"):
+                    found.append(int(path.parent.name))
+        return found

@@ -127,7 +127,10 @@ def test_a_site_keeps_its_key(tmp_path: Path) -> None:
     if keygen := shutil.which("ssh-keygen"):
         said = subprocess.run([keygen, "-lf", tmp_path / "node.key.pub"], capture_output=True, text=True, check=True)
         assert said.stdout.split()[:2] == ["384", print_]
-    (tmp_path / "node.key.pub").unlink()
+    certs.make_node_key(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "node.key.pub", tmp_path / "node.key.pub")
+    with pytest.raises(UserError, match="does not belong"):
+        certs.make_node_key(tmp_path)
     (tmp_path / "node.key").write_text("nothing")
     with pytest.raises(UserError, match="not a readable key"):
         certs.make_node_key(tmp_path)
@@ -196,8 +199,15 @@ def test_refusals_are_told_once_summed_up_and_after_a_rotation(tmp_path: Path) -
     (tmp_path / LOG).write_text("")
     assert watcher.new() == []
     (tmp_path / LOG).write_text("".join(line % (4, number) for number in range(50)))
-    (tmp_path / ERRORS).write_text("2026/03/01 08:00:00 [info] 1#1: *3 client 10.0.0.1 closed keepalive connection\n")
     assert len(watcher.new()) == Watcher.LIMIT
+    (tmp_path / ERRORS).write_text(
+        "2026/03/01 08:00:00 [info] 1#1: *3 client 10.0.0.1 closed keepalive connection\n"
+        "2026/03/01 08:00:01 [info] 1#1: *4 SSL_do_handshake() failed (SSL: error:0A000412:SSL routines::sslv3 alert"
+        " bad certificate:SSL alert number 42) while SSL handshaking, client: 10.0.0.7, server: 0.0.0.0:9443\n"
+    )
+    assert [(entry["client"], entry["reason"]) for entry in watcher.new()] == [
+        ("10.0.0.7", "TLS failed: sslv3 alert bad certificate")
+    ]
 
 
 def test_the_command_line_makes_admits_and_revokes(tmp_path: Path) -> None:

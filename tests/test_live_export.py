@@ -13,7 +13,9 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
+from pfeddsh.cli import app
 from pfeddsh.errors import UserError
 from pfeddsh.live.export import export
 from pfeddsh.live.model import read_model
@@ -112,6 +114,14 @@ def test_the_onnx_graph_computes_the_same_for_any_batch(tmp_path: Path) -> None:
     assert {entry.key: json.loads(entry.value) for entry in graph.metadata_props}["classes"] == NAMES
 
 
+def test_without_onnx_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site(tmp_path / "home")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(UserError, match=r"pfeddsh\[onnx\]"):
+        export(tmp_path / "home", tmp_path / "out", onnx=True)
+    assert not (tmp_path / "out").exists()
+
+
 def draw(path: Path, seed: int, size: tuple[int, int] = (48, 40)) -> Path:
     pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
@@ -181,3 +191,25 @@ def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
 def test_a_folder_without_images_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no images"):
         find_images([tmp_path])
+
+
+def test_the_command_line_exports_and_predicts(tmp_path: Path) -> None:
+    site(tmp_path / "home")
+    picture, bad = draw(tmp_path / "picture.png", 3), tmp_path / "bad.png"
+    bad.write_text("no picture")
+
+    def said(*words: object) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+        return result.exit_code, result.stdout, result.stderr
+
+    (expected,) = predict(read_model(tmp_path / "home"), [picture])
+    line = f"{picture}: {expected.label} ({expected.probability:.1%})\n"
+    assert said("predict", tmp_path / "home", picture) == (0, line, "")
+    code, output, errors = said("predict", tmp_path / "home", bad, picture)
+    assert (code, output) == (1, line) and "bad.png: not a readable image" in errors
+    code, output, _ = said("predict", tmp_path / "home", picture, bad, "--json")
+    good, wrong = (json.loads(line) for line in output.splitlines())
+    assert good == {"image": str(picture), "label": expected.label, "probability": expected.probability}
+    assert code == 1 and wrong.keys() == {"image", "error"}
+    code, output, _ = said("export", tmp_path / "home", "--out", tmp_path / "out")
+    assert code == 0 and (tmp_path / "out" / "model.py").exists() and "weights.safetensors" in output

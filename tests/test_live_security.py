@@ -19,6 +19,7 @@ from pfeddsh.live import certs, nodes, proxy
 from pfeddsh.live.refusals import Watcher, explain
 
 KEY = "--auth-supernode-private-key"
+IDLE = ("--isolation", "process")  # a node that gets no work needs no process for it
 PROJECT = """
 [project]
 name = "tiny"
@@ -93,7 +94,7 @@ def test_a_round_works_through_the_proxy_until_the_key_is_revoked(deployment: De
     node = deployment.supernode(tmp_path / "north", KEY, tmp_path / "north" / "node.key")
 
     assert play(deployment, tmp_path) == "21"
-    assert [site.state for site in nodes.synchronise(folder, deployment.superlink)] == ["online"]
+    assert [site.state for site in nodes.connected(folder, deployment.superlink)] == ["online"]
 
     nodes.revoke(folder, "north")
     assert [site.state for site in nodes.synchronise(folder, deployment.superlink)] == ["revoked"]
@@ -127,9 +128,9 @@ def test_strangers_are_refused_and_both_sides_are_told(deployment: Deployment, t
     stranger_key = certs.make_node_key(tmp_path / "stranger")
     certs.make(tmp_path / "elsewhere")
     refused = {
-        "stranger": deployment.supernode(tmp_path / "stranger", KEY, tmp_path / "stranger" / "node.key"),
-        "keyless": deployment.supernode(tmp_path / "keyless"),
-        "misled": deployment.supernode(tmp_path / "misled", ca=tmp_path / "elsewhere" / "tls" / "ca.crt"),
+        "stranger": deployment.supernode(tmp_path / "stranger", *IDLE, KEY, tmp_path / "stranger" / "node.key"),
+        "keyless": deployment.supernode(tmp_path / "keyless", *IDLE),
+        "misled": deployment.supernode(tmp_path / "misled", *IDLE, ca=tmp_path / "elsewhere" / "tls" / "ca.crt"),
     }
     for process in refused.values():
         assert process.wait(90) == 1

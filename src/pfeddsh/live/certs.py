@@ -69,12 +69,14 @@ def make_node_key(home: Path) -> str:
     if not private.exists():
         key = ec.generate_private_key(ec.SECP384R1())
         write_new(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), 0o600)
+    try:
+        own = load_ssh_private_key(private.read_bytes(), None).public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise UserError(f"{private} is not a readable key ({error}); restore it from a backup") from error
     if not public.exists():
-        try:
-            stored = load_ssh_private_key(private.read_bytes(), None)
-        except (ValueError, UnsupportedAlgorithm) as error:
-            raise UserError(f"{private} is not a readable key ({error}); restore it from a backup") from error
-        write_new(public, stored.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n", 0o644)
+        write_new(public, own.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n", 0o644)
+    if read_public(public.read_bytes()) != own:
+        raise UserError(f"{public} does not belong to {private}; remove it, and it is made anew")
     return fingerprint(public.read_bytes())
 
 

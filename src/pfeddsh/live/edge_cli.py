@@ -96,12 +96,12 @@ def nodes_revoke(folder: Folder, name: Name) -> None:
 
 
 def _apply(folder: Path) -> str:
-    """Tell the running SuperLink, if one runs; otherwise `serve` does at its start."""
+    """Tell the SuperLink, if one runs; otherwise `serve` does at its start. One that runs and refuses is an error."""
     from pfeddsh.live import nodes as work
 
     try:
         work.synchronise(folder, work.superlink_address(folder))
-    except UserError as error:
+    except work.Unreachable as error:
         return f"; it takes effect when the coordinator starts ({error})"
     return "; in effect now"
 
@@ -111,8 +111,8 @@ def nodes_list(folder: Folder) -> None:
     with _flower():
         from pfeddsh.live import nodes as work
     try:
-        sites = work.synchronise(folder, work.superlink_address(folder))
-    except UserError as error:
+        sites = work.connected(folder, work.superlink_address(folder))
+    except work.Unreachable as error:
         sites = work.sites(folder)
         Console(stderr=True).print(f"[yellow]by the folder alone:[/] {escape(str(error))}", soft_wrap=True)
     view = Table("site", "state", "key")
@@ -152,7 +152,7 @@ def predict(
     for result in work.predict(read_model(home), work.find_images(images)):
         failed |= bool(result.error)
         if as_json:
-            print(json.dumps({key: value for key, value in asdict(result).items() if value != ""}))
+            print(json.dumps({key: value for key, value in asdict(result).items() if value not in ("", None)}))
         elif result.error:
             Console(stderr=True).print(f"[red]error:[/] {escape(result.image)}: {escape(result.error)}", soft_wrap=True)
         else:

@@ -22,11 +22,11 @@ LAYERS = ("conv1", "conv2", "fc1", "fc2", "fc3")
 def export(home: Path, out: Path, onnx: bool = False) -> list[Path]:
     """Write model.py, weights.safetensors and model.json (and model.onnx) into `out`; returns what was written."""
     model = read_model(home)
+    graph = _onnx_graph(model) if onnx else None
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror}") from error
-    graph = _onnx_graph(model) if onnx else None
     with replacing(out / "weights.safetensors") as temporary:
         safetensors.torch.save_file(state_dict(model), temporary)
     write_text(out / "model.json", json.dumps(describe(model), indent=1) + "\n")

@@ -25,6 +25,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 GONE = "unregistered"  # Flower's status of a node that was taken away; its key stays occupied
 
 
+class Unreachable(UserError):
+    """No SuperLink runs that could be told; the folder is told, and the SuperLink at its next start."""
+
+
 @dataclass(frozen=True)
 class Site:
     """A site as the operator sees it. `state` is Flower's (registered, online, offline), or allowed, or revoked."""
@@ -90,27 +94,35 @@ def superlink_address(folder: Path) -> str:
     try:
         return (folder / "superlink.address").read_text().strip()
     except OSError:
-        raise UserError(
-            f"no SuperLink runs for {folder}: there is no superlink.address; start `pfeddsh serve`"
-        ) from None
+        raise Unreachable(f"no SuperLink runs for {folder}: there is no superlink.address in it") from None
 
 
 def synchronise(folder: Path, address: str) -> list[Site]:
     """Make the SuperLink admit exactly the folder's sites; returns all of them with Flower's state."""
-    wanted = sites(folder)
-    allowed = {site.key: site for site in wanted if site.state == "allowed"}
-    states: dict[str, str] = {}
+    allowed = {site.key: site for site in sites(folder) if site.state == "allowed"}
     with _control(folder, address) as client:
-        for node in client.ListNodes(ListNodesRequest()).nodes_info:
-            key = fingerprint(node.public_key)
-            states[key] = node.status
+        nodes = _nodes(client)
+        for key, node in nodes.items():
             if key not in allowed and node.status != GONE:
                 client.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
         for key, site in allowed.items():
-            if key not in states:
+            if key not in nodes:
                 client.RegisterNode(RegisterNodeRequest(public_key=_pem(folder, site), name=site.name))
-                states[key] = "registered"
-    return [site if site.state == "revoked" else Site(site.name, site.key, states[site.key]) for site in wanted]
+    return connected(folder, address)
+
+
+def connected(folder: Path, address: str) -> list[Site]:
+    """The folder's sites with Flower's state of those it knows; changes nothing."""
+    with _control(folder, address) as client:
+        nodes = _nodes(client)
+    return [
+        Site(site.name, site.key, nodes[site.key].status) if site.state == "allowed" and site.key in nodes else site
+        for site in sites(folder)
+    ]
+
+
+def _nodes(client: Any) -> dict[str, Any]:
+    return {fingerprint(node.public_key): node for node in client.ListNodes(ListNodesRequest()).nodes_info}
 
 
 def _pem(folder: Path, site: Site) -> bytes:
@@ -130,6 +142,6 @@ def _control(folder: Path, address: str) -> Iterator[Any]:
         with ControlHttpClient.from_server_address(address, False, authority, interceptors) as client:
             yield client
     except httpx.TransportError as error:
-        raise UserError(f"no SuperLink answers at {address}: {error}") from error
+        raise Unreachable(f"no SuperLink answers at {address}: {error}") from error
     except httpx.HTTPStatusError as error:
         raise UserError(f"the SuperLink at {address} refused: {error.response.text[:200] or error}") from error

@@ -21,7 +21,7 @@ class Prediction:
 
     image: str
     label: str = ""
-    probability: float = 0.0
+    probability: float | None = None
     error: str = ""
 
 

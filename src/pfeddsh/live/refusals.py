@@ -172,8 +172,6 @@ def _handshake(line: str) -> Entry | None:
     if not found:
         return None
     time = datetime.datetime.strptime(found[1], "%Y/%m/%d %H:%M:%S").astimezone().isoformat()
-    trust = "alert unknown ca" in found[2]
-    said = (
-        "does not trust our certificate: it has another ca.crt" if trust else f"TLS failed: {found[2].split(':')[-1]}"
-    )
+    why = re.sub(r":SSL alert number \d+$", "", found[2]).rpartition(":")[2]
+    said = "does not trust our certificate: it has another ca.crt" if "unknown ca" in why else f"TLS failed: {why}"
     return time, found[3], said
