@@ -25,11 +25,10 @@ class Board:
         self.phase, self.step, self.round, self.rounds = "waiting", 0, 0, 0
         self.eta: float | None = None
         self.refused: deque[dict[str, str]] = deque(maxlen=50)
-        self.refusals: dict[str, int] = {}
+        self.refusals: dict[int, int] = {}  # replies refused, by client
 
     def refuse(self, name: str, reason: str) -> None:
         self.refused.append({"time": now(), "client": name, "reason": reason})
-        self.refusals[name] = self.refusals.get(name, 0) + 1
 
     def show(self, ledger: Ledger) -> None:
         self.refused += self._watcher.new()
@@ -54,7 +53,7 @@ class Board:
                     "id": c.id, "name": c.name, "key": c.key, "batch": c.batch,
                     "state": "revoked" if c.key in gone else "quarantined" if c.id in ledger.absent else state,
                     "online": c.key in online, "last_seen": self._reception.last_seen.get(c.key),
-                    "refused": self.refusals.get(c.name, 0), "offer": self._offers.last(c.id),
+                    "refused": self.refusals.get(c.id, 0), "offer": self._offers.last(c.id),
                     "accuracy": told[-1] if told else None, "accuracy_first": told[0] if told else None,
                 }
             )  # fmt: skip

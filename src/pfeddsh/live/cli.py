@@ -114,7 +114,7 @@ def join(
 
 def federation(
     folder: Annotated[Path | None, typer.Option(help="keep everything here; default: a temporary folder")] = None,
-    rounds: Annotated[int, typer.Option(help="of the first step; the second has two thirds")] = 12,
+    rounds: Annotated[int, typer.Option(help="of the first step; the second has two thirds")] = 8,
 ) -> None:
     """Show a whole federation on this machine: a coordinator, three sites, then two late ones, on the embedded digits.
 

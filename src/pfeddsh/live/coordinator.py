@@ -270,7 +270,9 @@ class LiveFederation(Federation):
             board.phase = "training" if board.round < rounds else "replaying"
             self._discipline(facts)
         elif kind == "refused":
-            self.board.refuse(self._name(facts["client"]), facts["reason"])
+            client = facts["client"]
+            self.board.refuse(self._name(client), facts["reason"])
+            self.board.refusals[client] = self.board.refusals.get(client, 0) + 1
         super()._tell(kind, facts)
         self._show()
 
@@ -280,11 +282,13 @@ class LiveFederation(Federation):
     # Checkpoints
 
     def _parts(self) -> dict[str, Record]:
-        return {**super()._parts(), "strikes": _noted(self.strikes), "unsettled": _noted(self.unsettled)}
+        own = {"strikes": self.strikes, "unsettled": self.unsettled, "refusals": self.board.refusals}
+        return {**super()._parts(), **{name: _noted(about) for name, about in own.items()}}
 
     def _adopt(self, parts: dict[str, Record]) -> None:
         super()._adopt(parts)
         self.strikes, self.unsettled = _by_client(parts["strikes"]), _by_client(parts["unsettled"])
+        self.board.refusals = _by_client(parts["refusals"])
 
 
 def _noted(about: Mapping[int, int | str]) -> Record:

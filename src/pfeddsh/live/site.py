@@ -1,8 +1,10 @@
 """`pfeddsh join`: keeps a site's worker and its SuperNode running.
 
-The folder of a site is its identity: key, memory, models. Joining again with it resumes where it was.
+The folder of a site is its identity: key, memory, models. Joining again with it resumes where it was. This process only
+watches two others, for months, so it imports neither torch nor Flower.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,8 +17,6 @@ from pfeddsh.config import read
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.live.certs import make_node_key
 from pfeddsh.live.processes import Backoff, Child, environment, flower, free_port
-from pfeddsh.live.refusals import explain
-from pfeddsh.results.files import write_text
 
 
 class SiteConfig(BaseModel):
@@ -44,7 +44,9 @@ class SiteConfig(BaseModel):
             raise UserError(f"{path}: {error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from None
 
     def save(self, home: Path) -> None:
-        write_text(home / "site.toml", tomli_w.dumps(self.model_dump()))
+        temporary = home / ".site.toml.tmp"
+        temporary.write_text(tomli_w.dumps(self.model_dump()))
+        os.replace(temporary, home / "site.toml")
 
     def key(self, home: Path) -> str:
         """The fingerprint of the site's public key, which is made if there is none."""
@@ -119,6 +121,8 @@ class Keeper:
 
     def _last_words(self) -> str:
         """Why the child ended, in words if its log since its start has some that we understand."""
+        from pfeddsh.live.refusals import explain
+
         with self._log.open("rb") as file:
             file.seek(self._log_begins)
             meaning = explain(file.read().decode(errors="replace"))
