@@ -1,4 +1,4 @@
-"""The front door: `pfeddsh run`, `resume`, `compare`, `report`, `cache`, `methods`, `data`."""
+"""The front door. Commands of comparing, reporting and live federations are registered from their own packages."""
 
 import sys
 import time
@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pfeddsh.compare.cli import register as register_compare
+from pfeddsh.compare import cli as compare_cli
 from pfeddsh.config import build, override, read
 from pfeddsh.errors import UserError
-from pfeddsh.live import cli as live
+from pfeddsh.live import cli as live_cli
 from pfeddsh.live import edge_cli
-from pfeddsh.report.cli import register as register_report
+from pfeddsh.report import cli as report_cli
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,8 +29,6 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Datasets: what there is, and who would own what.")
 app.add_typer(data_app, name="data")
-register_compare(app)
-register_report(app)
 console = Console()
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file, such as the config.toml of another run")]
@@ -169,8 +167,8 @@ def data_show(
         console.print(f"drawn to {draw}", soft_wrap=True)
 
 
-live.register(app)
-edge_cli.register(app)
+for part in (compare_cli, report_cli, live_cli, edge_cli):
+    part.register(app)
 
 
 def main() -> None:
