@@ -8,11 +8,13 @@ Same payload (one LeNet-5 each way), same machine, real SuperLink and SuperNodes
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -110,10 +112,12 @@ def plain(place: Path, server: str, imports: str, nodes: int, rounds: int, quick
         for k in range(nodes):
             node = [flower("flower-supernode"), "--insecure", "--superlink", address, "--port", str(free_port())]
             children.append(Child(node, env, place / f"node-{k}.log"))
-        time.sleep(8)
+        _await_port(int(port))
         settings = f"out='{out}' nodes={nodes} rounds={rounds}"
         run = [flower("flwr"), "run", str(app), "bench", "--format", "json", "-c", settings]
-        subprocess.run(run, env=env, check=True, stdout=subprocess.DEVNULL)
+        answer = subprocess.run(run, env=env, capture_output=True, text=True)
+        if "run-id" not in answer.stdout:
+            raise SystemExit(f"Flower did not take the run: {answer.stdout}{answer.stderr}")
         return _await(out)
     finally:
         for child in reversed(children):
@@ -147,6 +151,15 @@ def ours(place: Path, nodes: int, rounds: int) -> tuple[list[float], dict[str, f
     finally:
         for child in reversed(children):
             child.stop(patience=15)
+
+
+def _await_port(port: int, seconds: float = 180) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.2)
+    raise SystemExit("the SuperLink does not come up")
 
 
 def _await(path: Path, seconds: float = 1800) -> list[float]:

@@ -29,6 +29,7 @@ from pfeddsh.results.checkpoint import Checkpoints
 from pfeddsh.results.files import read_record
 
 CLASSES = [str(digit) for digit in range(10)]
+IMAGES = 64  # at most, of each kind at a site: what is tested does not depend on how many there are
 TINY: dict[str, Any] = {
     "classes": CLASSES, "rounds_first": 3, "rounds_later": 2, "local_epochs": 1, "batch_min": 3, "batch_wait": 0.3,
     "steps": 2, "round_timeout": 60, "offline_after": 0.5, "mean": [0.3, 0.3, 0.3], "std": [0.4, 0.4, 0.4],
@@ -45,7 +46,7 @@ def federation(folder: Path, **changes: Any) -> LiveConfig:
 
 
 def shards(folder: Path, count: int) -> list[Path]:
-    """An .npz per client, with classes missing here and there, as label skew has it."""
+    """A small .npz per client, with classes missing here and there, as label skew has it."""
     data = load("digits")
     parts = partition(
         data.y_train, data.y_test, classes=10, clients=count, rule="dirichlet", alpha=0.5, seed=0
@@ -53,7 +54,7 @@ def shards(folder: Path, count: int) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for k in range(count):
-        train, test = parts.train[k], parts.test[k]
+        train, test = parts.train[k][:IMAGES], parts.test[k][:IMAGES]
         paths.append(folder / f"shard-{k}.npz")
         np.savez(paths[-1], x_train=data.x_train[train], y_train=data.y_train[train], x_test=data.x_test[test],
                  y_test=data.y_test[test])  # fmt: skip

@@ -169,7 +169,7 @@ class LiveFederation(Federation):
         self, job: str, messages: dict[int, Message], step: int, round: int = 0
     ) -> Iterable[tuple[int, Reply]]:
         """As in simulation, without those who do not answer. Cards and reports are kept, as uploads are."""
-        if job == "receive":
+        if job == "receive" and messages:
             self._phase("offering", step)
             messages = {k: message for k, message in messages.items() if k not in self.ledger.absent}
             self.offers.make(step, messages)

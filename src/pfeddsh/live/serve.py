@@ -146,7 +146,9 @@ class Server:
                 )
             entry.append(f"root-certificates = '{authority}'")
             proxy.write(self.folder, listen=self.listen, superlink=self.address)
-            self.say(f"sites connect to {self.listen}; start the proxy with: {' '.join(proxy.command(self.folder))}")
+            self.say(
+                f"sites connect to {self.listen}; start the proxy with: nginx -p {self.folder.resolve()} -c nginx.conf"
+            )
         write_text(self.folder / ".flwr" / "config.toml", "\n".join(entry) + "\n")
 
     # Coordinator
