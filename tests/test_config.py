@@ -97,7 +97,7 @@ def test_an_unreadable_schedule_is_refused():
 
 def test_a_method_without_settings_takes_none():
     with pytest.raises(UserError, match="no setting 'heads'"):
-        build({"method": "fedper", "options": {"heads": 3}})
+        build({"method": "local", "options": {"heads": 3}})
 
 
 @pytest.mark.parametrize("text", ["seed = ", "seed 3", '[a\nb = "', "seed = 1\nseed = 2"])

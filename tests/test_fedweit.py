@@ -29,7 +29,7 @@ def shared_weights(method, theta):
 
 def test_open_masks_and_no_own_part_make_it_body_averaging(task):
     """One client over three visits to the bit, then two clients whose base is the mean of FedPer's bodies."""
-    weit = FrozenParts(task, Settings(decay=0.0, withheld=0.0))
+    weit = FrozenParts(task, Settings(decay=0.0, withheld=0.0, optimiser="sgd"))
     per = FedPer(task, Options())
     a, b = weit.init(), per.init()
     start = Memory({"mask": torch.full((GATES,), float("inf")), "adaptive": torch.zeros_like(a["base"])})

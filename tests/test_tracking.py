@@ -88,7 +88,7 @@ def expected(out):
     points["step/pa"] = list(zip(ends, results["pa"], strict=True))
     for key in ("pa_mean", "ri_last", "ri_cumulative", "worst_drop"):
         points[f"final/{key}"] = [(rounds, results[key])]
-    for key in ("down", "up"):
+    for key in results["payload_kib"]:
         points[f"final/payload_kib/{key}"] = [(rounds, results["payload_kib"][key])]
     for key in ("round_mean", "server_round_mean", "total"):
         points[f"final/seconds/{key}"] = [(rounds, results["seconds"][key])]
