@@ -13,6 +13,7 @@ from pfeddsh.data.datasets import load
 from pfeddsh.data.partition import partition
 from pfeddsh.federation.engines import Serial
 from pfeddsh.federation.loop import Federation
+from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Shard, Workbench
 from pfeddsh.live.config import LiveConfig, build, save
 from pfeddsh.live.coordinator import coordinate
@@ -95,7 +96,8 @@ def simulate(
 
     bench = SimulatedSites(config, batches, paths)
     run = WithoutThose(bench, Serial(bench), Checkpoints(folder), [])
-    run.run()
+    with one_thread():
+        run.run()
     return run
 
 
