@@ -26,7 +26,7 @@ federation: $(VENV)/.ready ## Show live onboarding on Flower: a coordinator and 
 	$(RUN)pfeddsh federation
 
 test: $(VENV)/.tests ## Run all tests
-	$(RUN)pytest -n 2 --dist loadfile
+	$(RUN)pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.tests ## Check style and types
 	$(RUN)ruff check .
