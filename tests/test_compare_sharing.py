@@ -10,8 +10,9 @@ from conftest import TINY, assert_same_bits, comparable, events, tiny
 from pfeddsh.compare import branch
 from pfeddsh.compare.cache import StepCache, open_cache, parse_size
 from pfeddsh.compare.keys import stops
-from pfeddsh.compare.plan import make
+from pfeddsh.compare.plan import Run, make
 from pfeddsh.compare.sharing import SharedCheckpoints, read_times
+from pfeddsh.compare.summary import savings
 from pfeddsh.compare.tasks import fingerprints, tasks
 from pfeddsh.config import Config
 from pfeddsh.errors import UserError
@@ -20,6 +21,7 @@ from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.methods.registry import METHODS
+from pfeddsh.results import controls
 from pfeddsh.results.files import read_record
 
 PLENTY = 10**9
@@ -159,3 +161,17 @@ def test_sizes_are_read_as_people_write_them():
     assert [parse_size(text) for text in ("0", "5GB", "1.5 mb", "20k")] == [0, 5 * 10**9, 1_500_000, 20_000]
     with pytest.raises(UserError, match="size 'much'"):
         parse_size("much")
+
+
+def test_the_time_without_sharing_counts_every_step_and_control_as_often_as_it_is_needed(tmp_path, monkeypatch):
+    monkeypatch.setenv("PFEDDSH_CACHE", str(tmp_path / "cache"))
+    runs = [Run(name, tiny(name)) for name in ("fedavg", "fedper")]
+    controls.complete(runs[0].config, "data", [1], float)
+    for seconds in (4.0, 6.0):
+        controls.book(runs[0].config, "data", 1, seconds)  # both methods need them: 10 once, 20 alone
+    for run, adopted in zip(runs, (0, 1), strict=True):  # 100 seconds, of which the second took over 60
+        (tmp_path / run.name).mkdir()
+        (tmp_path / run.name / "times.json").write_text(json.dumps({"seconds": [60, 40], "adopted": adopted}))
+    text = savings(runs, dict.fromkeys(("fedavg", "fedper"), "data"), tmp_path, 75.0, 2)
+    assert "wall time 0:01:15 with 2 tasks" in text
+    assert "computed 0:02:30, without sharing 0:03:40: 32 % saved" in text

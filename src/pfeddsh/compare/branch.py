@@ -56,7 +56,10 @@ def _controls(bench: Workbench, steps: list[int]) -> None:
     joined = {client: step for step in steps for client in bench.plan.batch(step)}
 
     def alone(client: int) -> float:
-        return accuracy(serial.submit(Call(CONTROL, bench.visit(joined[client], 0, client))).result()[0])
+        began, step = time.monotonic(), joined[client]
+        found = accuracy(serial.submit(Call(CONTROL, bench.visit(step, 0, client))).result()[0])
+        controls.book(bench.config, bench.dataset.fingerprint, step, time.monotonic() - began)
+        return found
 
     with one_thread():
         controls.complete(bench.config, bench.dataset.fingerprint, steps, alone)

@@ -67,7 +67,7 @@ class Comparison:
                 Console(stderr=True).print(text, soft_wrap=True)
                 raise typer.Exit(130) from None
             console.print(summary.table(self.runs, self.out))
-            text = summary.savings(self.runs, self.out, time.monotonic() - began, self.slots)
+            text = summary.savings(self.runs, self.data, self.out, time.monotonic() - began, self.slots)
             console.print(text, highlight=False, soft_wrap=True)
         for task in failed:
             console.print(

@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pfeddsh.config import Config
@@ -55,6 +55,20 @@ def complete(
                     own = own and _write(path(config, fingerprint, step), batch)
         found |= batch
     return found
+
+
+def book(config: Config, fingerprint: str, step: int, seconds: float) -> None:
+    """Note what a control of this step's batch cost; not knowing it is no harm."""
+    with suppress(OSError), path(config, fingerprint, step).with_suffix(".seconds").open("a") as file:
+        file.write(f"{seconds:.4f}\n")
+
+
+def cost(entry: Path) -> float:
+    """Seconds that the controls of an entry took, as far as they were noted."""
+    try:
+        return sum(map(float, entry.with_suffix(".seconds").read_text().split()))
+    except (OSError, ValueError):
+        return 0.0
 
 
 def _read(config: Config, fingerprint: str, step: int) -> dict[int, float]:
