@@ -98,6 +98,36 @@ def test_a_bad_upload_counts_as_absent_and_says_why(tmp_path, paths, reason):
     assert [client["refused"] for client in status["clients"]] == [0, 1, 0]
 
 
+def test_a_lone_upload_is_compared_with_the_last_ones_of_the_step(tmp_path, paths):
+    config = federation(tmp_path / "server", steps=1, batch_min=1, rounds_first=5)
+    network = crowd(tmp_path, paths, range(1))
+    network.fault = corrupt("site-0", {3}, stretch(1000.0))
+    run_in_process(tmp_path / "server", network)
+    simulate(config, [(0,)], paths, tmp_path / "simulated", absent={(1, 3, 0)})
+    assert_same_bits(final_state(tmp_path / "server" / "state"), final_state(tmp_path / "simulated"))
+
+
+def test_a_first_batch_of_malformed_cards_is_dismissed_and_the_next_one_is_the_first(tmp_path, paths):
+    config = federation(tmp_path / "server", steps=1, batch_min=1)
+    network = crowd(tmp_path, paths, range(1))
+
+    def fault(header, name, body):
+        if header["job"] == "card" and name == "site-0":
+            if 101 not in network.sites:
+                network.add(101, tmp_path / "site-1", paths[1])
+            return tampered(body, lambda card: card.tensors.popitem())
+        return body
+
+    network.fault = fault
+    run_in_process(tmp_path / "server", network)
+    simulate(config, [(0,)], [paths[1]], tmp_path / "simulated")
+    assert_same_bits(final_state(tmp_path / "server" / "state"), final_state(tmp_path / "simulated"))
+    known = json.loads((tmp_path / "server" / "clients.json").read_text())
+    assert [client["name"] for client in known["clients"]] == ["site-1"] and len(known["dismissed"]) == 1
+    status = json.loads((tmp_path / "server" / "status.json").read_text())
+    assert [(entry["client"], "card" in entry["reason"]) for entry in status["refused"]] == [("site-0", True)]
+
+
 def test_who_keeps_sending_bad_uploads_is_quarantined(tmp_path, paths):
     federation(tmp_path / "server", steps=1, rounds_first=4, quarantine_after=2)
     network = crowd(tmp_path, paths, range(3))
@@ -221,11 +251,13 @@ def test_a_newcomer_without_a_card_waits_for_the_next_batch(tmp_path, paths):
     ]  # fmt: skip
 
 
-def test_a_client_that_is_away_at_the_end_of_its_step_gets_its_model_later(tmp_path, paths):
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_client_that_is_away_at_the_end_of_its_step_gets_its_model_later(tmp_path, paths, killed):
     federation(tmp_path / "server", batch_min=2, round_timeout=6)
     network = crowd(tmp_path, paths, range(2))
 
     def fault(header, name, body):
+        nonlocal killed
         job, step = header["job"], header["visit"]["step"]
         if (job, step, header["visit"]["round"], name) == ("local", 1, 2, "site-1"):
             network.remove(101)  # after its last upload, before it is told that the step is over
@@ -237,11 +269,19 @@ def test_a_client_that_is_away_at_the_end_of_its_step_gets_its_model_later(tmp_p
                 network.add(201, tmp_path / "site-1", paths[1])
             if not (tmp_path / "site-1" / "model.safetensors").exists():
                 return None  # the round lasts until then
+        if (job, step) == ("settle", 2) and killed:
+            killed = False
+            raise ConnectionResetError("killed")  # its report came, and was not yet written down
         return body
 
     network.fault = fault
+    if killed:
+        with pytest.raises(TransportError):
+            run_in_process(tmp_path / "server", network)
     run_in_process(tmp_path / "server", network)
-    assert read_record(tmp_path / "site-1" / "model.safetensors").facts["step"] == 1
+    assert read_record(tmp_path / "site-1" / "model.safetensors").facts["step"] >= 1
+    assert "state:statistics/1" in final_state(tmp_path / "server" / "state")
+    assert ("receive", "site-1", 2, 0) in network.calls  # and step 2 improves it like the others
 
 
 def test_settings_of_a_begun_federation_cannot_change(tmp_path, paths):

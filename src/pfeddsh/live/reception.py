@@ -82,7 +82,7 @@ class Reception:
             self._keys = {n: key for n, key in self._keys.items() if key != claimed}  # a restart gave it a new node
             self._keys[node.id] = claimed
             self.last_seen[claimed] = now()
-            if self.registry.known(claimed) is None:
+            if self.registry.known(claimed) is None and claimed not in self.registry.dismissed:
                 self._queue(claimed, node.name or name, samples)
 
     def _queue(self, key: str, name: str, samples: int) -> None:
@@ -117,6 +117,10 @@ class Reception:
     def take(self, keys: list[str]) -> tuple[int, ...]:
         with self._lock:
             return self.registry.take(keys)
+
+    def dismiss(self, batch: tuple[int, ...]) -> None:
+        with self._lock:
+            self.registry.dismiss(batch)
 
     def release(self, client: int) -> None:
         """A newcomer that did not tell of itself in time goes back to the queue."""

@@ -39,6 +39,7 @@ class Registry:
     path: Path
     clients: list[Client] = field(default_factory=list)
     queue: dict[str, Waiting] = field(default_factory=dict)
+    dismissed: list[str] = field(default_factory=list)  # keys of a first batch of which nobody could be onboarded
 
     @staticmethod
     def load(path: Path) -> "Registry":
@@ -48,13 +49,15 @@ class Registry:
             content = json.loads(path.read_text())
             clients = [Client(**entry) for entry in content["clients"]]
             queue = {entry["key"]: Waiting(**entry) for entry in content["queue"]}
+            dismissed = list(content.get("dismissed", []))
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is damaged ({error}); restore it from a backup") from error
-        return Registry(path, clients, queue)
+        return Registry(path, clients, queue, dismissed)
 
     def save(self) -> None:
         content: dict[str, Any] = {"schema": SCHEMA, "clients": [asdict(client) for client in self.clients]}
         content["queue"] = [asdict(waiting) for waiting in self.queue.values()]
+        content["dismissed"] = self.dismissed
         write_text(self.path, json.dumps(content, indent=1) + "\n")
 
     def batches(self) -> list[tuple[int, ...]]:
@@ -77,6 +80,12 @@ class Registry:
         self.clients += [Client(first + i, w.key, w.name, batch) for i, w in enumerate(taken)]
         self.save()
         return tuple(range(first, len(self.clients)))
+
+    def dismiss(self, batch: tuple[int, ...]) -> None:
+        """Undo the first batch; its clients do not wait again."""
+        self.dismissed += [self.clients[k].key for k in batch]
+        self.clients.clear()
+        self.save()
 
     def release(self, client: int) -> None:
         self.clients[client].released = True

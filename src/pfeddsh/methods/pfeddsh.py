@@ -160,9 +160,12 @@ class PFedDSH(Method):
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         for client, report in reports.items():
-            state[f"statistics/{client}"] = report["statistics"]
+            self.settled_late(state, client, report)
         newcomers = self.newcomers(state)
         self.protection.close(state, newcomers, self.keys(state, newcomers))
+
+    def settled_late(self, state: State, client: int, report: Message) -> None:
+        state[f"statistics/{client}"] = report["statistics"]  # without them nothing can be replayed for it
 
     def originals(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         """The models of these clients as of their own step."""

@@ -1,0 +1,73 @@
+"""What a client may send: replies that can be read, uploads of plausible length, and few that are neither."""
+
+import math
+import statistics
+from typing import Any
+
+from pfeddsh.federation.workbench import CONTROL
+from pfeddsh.live.config import LiveConfig
+from pfeddsh.messages import BadMessage, Message, Record
+
+ENOUGH = 3  # uploads from which on a median is worth comparing with
+RECENT = 30  # accepted uploads of the step that make up for a small cohort
+
+
+def check_facts(job: str, reply: Message) -> None:
+    """Refuse an answer or a score that cannot be read; tensors are checked by the loop."""
+    if job == "receive" and not isinstance(reply.facts.get("accepted"), bool):
+        raise BadMessage("the answer to an offer is neither yes nor no")
+    if job == "score":
+        count, correct = reply.facts.get("count"), reply.facts.get("correct")
+        if not (isinstance(count, int) and isinstance(correct, dict) and "acc" in correct):
+            raise BadMessage("not a score")
+        told = [*correct.values(), reply.facts.get(CONTROL, 0)]
+        if count < 1 or not all(isinstance(value, int) and 0 <= value <= count for value in told):
+            raise BadMessage(f"a score of {told} in {count}")
+
+
+class Discipline:
+    """Strikes against clients, and the lengths of the step's last uploads."""
+
+    def __init__(self, config: LiveConfig) -> None:
+        self._config = config
+        self.strikes: dict[int, int] = {}  # refused replies in a row
+        self.norms: list[float] = []
+        self.step = 0  # that the norms are of: rates, and with them lengths, begin anew in each
+
+    def bound(self, recorded: dict[str, Record]) -> None:
+        """Refuse uploads absurdly long beside the others of the round; if these are few, beside the last ones."""
+        facts = recorded["facts"].facts
+        norms = {key[7:]: _norm(part) for key, part in recorded.items() if key.startswith("upload/")}
+        known = list(norms.values())
+        if len(known) < ENOUGH and facts["step"] == self.step:
+            known += self.norms
+        if len(known) >= ENOUGH:
+            median = statistics.median(known)
+            for client, norm in norms.items():
+                if norm > self._config.norm_bound * median:
+                    del recorded[f"upload/{client}"], recorded[f"memory/{client}"]
+                    facts["refused"][client] = f"norm {norm:.3g}, {norm / median:.0f} times the cohort's median"
+        facts["norms"] = {client: norm for client, norm in norms.items() if client not in facts["refused"]}
+
+    def note(self, facts: dict[str, Any]) -> list[int]:
+        """Count what a round brought; those who have sent too many bad replies in a row."""
+        self.norms = [*(self.norms if facts["step"] == self.step else []), *facts["norms"].values()][-RECENT:]
+        self.step = facts["step"]
+        for client in facts["clients"]:
+            if str(client) in facts["refused"]:
+                self.strikes[client] = self.strikes.get(client, 0) + 1
+            elif str(client) not in facts["absent"]:
+                self.strikes.pop(client, None)
+        return [k for k in facts["clients"] if self.strikes.get(k, 0) >= self._config.quarantine_after]
+
+    def save(self) -> Record:
+        strikes = {str(client): count for client, count in self.strikes.items()}
+        return Record(facts={"strikes": strikes, "norms": self.norms, "step": self.step})
+
+    def adopt(self, record: Record) -> None:
+        self.strikes = {int(client): count for client, count in record.facts["strikes"].items()}
+        self.norms, self.step = list(record.facts["norms"]), record.facts["step"]
+
+
+def _norm(upload: Record) -> float:
+    return math.sqrt(sum(float(t.double().square().sum()) for t in upload.tensors.values() if t.is_floating_point()))
