@@ -1,5 +1,6 @@
 """Plans: what is compared, which states runs have in common, and what is wrong with a plan that cannot be made."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,15 @@ def test_the_examples_are_plans(name):
     plan = make(read(EXAMPLES / f"{name}.toml"))
     assert {"table1": 12 * 3 * 3}.get(name, 1) <= len(plan.runs())
     assert {run.config.dataset for run in plan.runs()} == {"cifar10"}
+
+
+def test_every_kept_result_is_a_run_of_a_kept_plan():
+    kept = EXAMPLES.parent / "results"
+    planned = {run.name: run.config for plan in kept.glob("plans/*.toml") for run in make(read(plan)).runs()}
+    for path in kept.glob("*.json"):
+        results, config = json.loads(path.read_text()), planned[path.stem]
+        assert results["options"] == config.options, path
+        assert results["protocol"] == config.protocol(), path
 
 
 # What is shared

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from pfeddsh.compare.board import clock
@@ -33,22 +34,23 @@ def table(runs: Sequence[Run], out: Path) -> Table:
     schedules = list(dict.fromkeys(run.config.schedule for run in runs))
     seeds = sorted({run.config.seed for run in runs})
     view = Table(
-        title="PA of the last batch, RI of existing clients when it joined",
+        title="PA of the last batch, RI of existing clients when it joined", box=SIMPLE_HEAD,
         caption=f"points, means over seeds {', '.join(map(str, seeds))}; (n) where only n of them are finished",
-    )
-    for name in ("dataset", "method", "variant"):
-        view.add_column(name, no_wrap=True)
-    for schedule in schedules:
-        view.add_column(f"{schedule}\nPA", justify="right")
-        view.add_column("\nRI", justify="right")
+    )  # fmt: skip
     rows: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]] = {}
     for run in runs:
         row = rows.setdefault((Path(run.config.dataset).stem, run.config.method, run.variant), {})
         if found := results(out / run.name):
             row.setdefault(run.config.schedule, []).append(found)
+    said = [i for i in range(3) if i == 1 or len({names[i] for names in rows}) > 1]  # the width of a terminal is dear
+    for i in said:
+        view.add_column(("dataset", "method", "variant")[i], no_wrap=True)
+    for schedule in schedules:
+        view.add_column(f"{schedule}\nPA", justify="right", min_width=6)
+        view.add_column("\nRI", justify="right", min_width=6)
     for names, row in rows.items():
         cells = [cell for schedule in schedules for cell in _cells(row.get(schedule, []), len(seeds))]
-        view.add_row(*names, *cells)
+        view.add_row(*(names[i] for i in said), *cells)
     return view
 
 
