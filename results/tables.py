@@ -1,4 +1,4 @@
-"""Write the tables of the documentation from the runs in this folder: docs/tables.md, and the one in the README.
+"""Write the tables of the documentation from the runs in this folder: docs/tables.md, and one in README and results.md.
 
 `python results/tables.py` after `results/reproduce.sh`, or whenever a run here has changed.
 """
@@ -12,6 +12,7 @@ from statistics import fmean
 
 HERE = Path(__file__).parent
 PARTS = ("table1", "measures", "ablation", "sensitivity", "losses", "tests", "capacity", "latency", "payload")
+SCHEDULES = ("80+20", "80+4x5", "80+10x2")
 NAMES = {
     "fedavg": "FedAvg", "fedper": "FedPer", "fedrep": "FedRep", "fedselect": "FedSelect", "pfedhn": "pFedHN",
     "pefll": "PeFLL", "odpfl-hn": "ODPFL-HN", "fedweit": "FedWeIT", "fedclass": "FedCLASS",
@@ -49,6 +50,21 @@ def short_table() -> str:
     return "\n".join(lines)
 
 
+def whole_runs() -> str:
+    """CIFAR-10: what became of the first batch over the whole run, and what newcomers gained on average."""
+    lines = ["| | " + " | ".join(f"{schedule}: first batch | newcomers | n" for schedule in SCHEDULES) + " |"]
+    lines.append("|---|" + "---:|" * 3 * len(SCHEDULES))
+    for method, name in NAMES.items():
+        cells = []
+        for schedule in SCHEDULES:
+            runs = [json.loads(path.read_text()) for path in HERE.glob(f"cifar10-{method}-{schedule}-seed?.json")]
+            means = [fmean(run[key] for run in runs) for key in ("ri_cumulative", "pa_mean")] if runs else []
+            cells += [*(f"{mean:+.1f}" for mean in means), str(len(runs))] if runs else ["", "", ""]
+        if any(cells[3:]):
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def between(text: str, content: str) -> str:
     """The text with what lies between its two marks replaced."""
     begin, end = "<!-- results/tables.py -->", "<!-- end -->"
@@ -58,8 +74,8 @@ def between(text: str, content: str) -> str:
 
 def main() -> None:
     (HERE.parent / "docs" / "tables.md").write_text(all_tables())
-    readme = HERE.parent / "README.md"
-    readme.write_text(between(readme.read_text(), short_table()))
+    for path, table in ((HERE.parent / "README.md", short_table()), (HERE.parent / "docs/results.md", whole_runs())):
+        path.write_text(between(path.read_text(), table))
 
 
 if __name__ == "__main__":
