@@ -14,6 +14,7 @@ from pfeddsh.report.measures import Spread
 from pfeddsh.report.paired import compare, signed_rank
 from pfeddsh.report.read import gather
 from pfeddsh.report.summary import sentences
+from pfeddsh.results.metrics import summary
 
 METHODS = ("fedavg", "fedper", "pfeddsh")
 SEEDS = (0, 1, 2)
@@ -104,7 +105,7 @@ def test_the_highest_mean_is_marked_only_if_all_have_the_same_seeds(made, tmp_pa
 def test_the_summary_names_the_winner_and_the_client_hit_hardest(group):
     newcomers, existing, lost = sentences(group)
     assert newcomers.startswith("Newcomers gain most with ")
-    assert existing.startswith("Existing clients fare best with pfeddsh, RI +0.")
+    assert existing.startswith("The first batch fares best with pfeddsh, RI +")
     assert "3 shared seeds (3 in favour)" in existing
     losses = [
         (before - after, k, run.results.seed, step)
@@ -119,12 +120,23 @@ def test_the_summary_names_the_winner_and_the_client_hit_hardest(group):
     assert f"{points:.1f} points in step {step}" in lost
 
 
+def test_the_summary_is_about_the_whole_run_not_the_last_step(tmp_path):
+    fallen, steady = results("fedavg", drift=-5.0), results("fedper", drift=0.0)
+    last, before = fallen["acc"][-1], fallen["acc"][-2]
+    fallen["acc"][-1] = [a if b is None else b + 2 for a, b in zip(last, before, strict=True)]  # regains a little
+    fallen |= summary(fallen["acc"], fallen["batch"], fallen["local"])
+    write(tmp_path / "a", fallen)
+    write(tmp_path / "b", steady)
+    groups, _ = arrange(gather([tmp_path])[0])
+    assert sentences(groups[0])[1].startswith("The first batch fares best with fedper, RI ")
+
+
 def test_the_winner_is_found_among_the_seeds_that_all_have(tmp_path):
     write(tmp_path / "a", results("fedper", seed=0, drift=-1.0))
     write(tmp_path / "b", results("fedavg", seed=0, drift=1.0))
     write(tmp_path / "c", results("fedavg", seed=1, drift=-20.0))
     groups, _ = arrange(gather([tmp_path])[0])
-    assert "fare best with fedavg, RI +" in sentences(groups[0])[1]
+    assert "fares best with fedavg, RI +" in sentences(groups[0])[1]
     assert "(1 seed)" in sentences(groups[0])[1]
 
 

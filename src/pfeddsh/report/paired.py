@@ -25,6 +25,18 @@ def existing(run: Results) -> dict[int, float]:
     }
 
 
+def everyone_who_joined(run: Results) -> dict[int, float]:
+    """Accuracy of all later clients at the end of their own step."""
+    own = {k: run.acc[joined - 1][k] for k, joined in enumerate(run.batch) if 1 < joined <= run.steps}
+    return {k: a for k, a in own.items() if a is not None}
+
+
+def first_batch(run: Results) -> dict[int, float]:
+    """Change of each client of the first batch over the whole run."""
+    pairs = zip(run.acc[-1], run.acc[0], run.batch, strict=True)
+    return {k: z - a for k, (z, a, joined) in enumerate(pairs) if joined == 1 and z is not None and a is not None}
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One cell against a rival, client by client."""

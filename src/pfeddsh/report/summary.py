@@ -12,22 +12,25 @@ POINTS = Column("", signed=True)
 
 
 def sentences(group: Group) -> list[str]:
-    """Newcomers, existing clients, and those who lost."""
+    """Newcomers, the first batch, and those who lost, over the whole run.
+
+    Over the last step alone, as in Table 1, clients that have lost much before may look like winners.
+    """
     contest = group.contest
     if group.cells[0].runs[0].results.steps < 2:
         return ["One step only: nobody joined later, so there is neither PA nor RI."]
     if len(contest) < 2:
         return [line for cell in contest for line in (_alone(cell), _losers(contest))]
     return [
-        _winner("Newcomers gain most with", "PA", contest, measures.pa_last, paired.newcomers),
-        _winner("Existing clients fare best with", "RI", contest, measures.ri_last, paired.existing),
+        _winner("Newcomers gain most with", "PA", contest, measures.pa_mean, paired.everyone_who_joined),
+        _winner("The first batch fares best with", "RI", contest, measures.ri_total, paired.first_batch),
         _losers(contest),
     ]
 
 
 def _alone(cell: Cell) -> str:
-    pa, ri = over_seeds(cell, measures.pa_last), over_seeds(cell, measures.ri_last)
-    return f"{cell.label} is the only method here: PA {_points(pa)}, RI {_points(ri)}."
+    pa, ri = over_seeds(cell, measures.pa_mean), over_seeds(cell, measures.ri_total)
+    return f"{cell.label} is the only method here: PA {_points(pa)}, RI of the first batch {_points(ri)}."
 
 
 def _winner(words: str, name: str, cells: Sequence[Cell], measure: Measure, per_client: PerClient) -> str:
