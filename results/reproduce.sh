@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Repeats every run behind README and docs: results/reproduce.sh [PLAN...], by default all of results/plans.
+# Repeats every run behind README and docs: results/reproduce.sh [PLAN...], by default the paper's tables and results/plans.
 # Needs the datasets under PFEDDSH_DATA. Interrupted, it continues where it was; steps are computed once for all plans.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command=${PFEDDSH:-.venv/bin/pfeddsh}
 plans=("$@")
-[[ ${#plans[@]} -gt 0 ]] || plans=(results/plans/*.toml)
+[[ ${#plans[@]} -gt 0 ]] || plans=(examples/{table1,ablation,sensitivity}.toml results/plans/*.toml)
 for plan in "${plans[@]}"; do
     out=runs/$(basename "$plan" .toml)
     "$command" compare "$plan" --out "$out"

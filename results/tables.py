@@ -3,12 +3,13 @@
 `python results/tables.py` after `results/reproduce.sh`, or whenever a run here has changed.
 """
 
-import json
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
-from statistics import fmean
+
+from pfeddsh.report import measures, tables
+from pfeddsh.report.arrange import Cell, Group, arrange
+from pfeddsh.report.measures import over_seeds
+from pfeddsh.report.read import gather
+from pfeddsh.report.writers import markdown
 
 HERE = Path(__file__).parent
 PARTS = ("table1", "measures", "ablation", "sensitivity", "losses", "tests", "capacity", "latency", "payload")
@@ -21,47 +22,42 @@ NAMES = {
 }  # fmt: skip
 
 
-def all_tables() -> str:
+Cells = dict[tuple[str, str], Cell]  # of CIFAR-10, by schedule and method
+
+
+def all_tables(groups: list[Group]) -> str:
     """What `pfeddsh report` makes of the runs, in one file."""
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "page.html"
-        subprocess.run([sys.executable, "-m", "pfeddsh", "report", str(HERE), "--out", str(page)], check=True)
-        parts = [(Path(folder) / "page-tables" / f"{name}.md").read_text().strip() for name in PARTS]
+    made = {table.name: markdown(table).strip() for table in tables.build(groups)}
+    parts = [made[name] for name in PARTS]
     return "# Tables\n\nAll runs in `results/`, by `python results/tables.py`.\n\n" + "\n\n".join(parts) + "\n"
 
 
-def short_table() -> str:
-    """CIFAR-10, 80+20: one line a method."""
+def short_table(cells: Cells) -> str:
+    """80+20: one line a method."""
     lines = ["| | seeds | first batch after its step | PA of the newcomers | RI of existing clients | of them lost |"]
     lines.append("|---|---:|---:|---:|---:|---:|")
+    shown = ((measures.first_step, ".1f", " %"), (measures.pa_mean, "+.1f", ""), (measures.ri_last, "+.1f", ""),
+             (measures.worse, ".0f", " %"))  # fmt: skip
     for method, name in NAMES.items():
-        runs = [json.loads(path.read_text()) for path in HERE.glob(f"cifar10-{method}-80+20-seed?.json")]
-        if not runs:
-            continue
-        first = fmean(fmean(a for a in run["acc"][0] if a is not None) for run in runs)
-        lost = fmean(
-            100 * fmean(run["acc"][1][k] < run["acc"][0][k] for k, batch in enumerate(run["batch"]) if batch == 1)
-            for run in runs
-        )
-        pa, ri = fmean(run["pa_mean"] for run in runs), fmean(run["ri_last"] for run in runs)
-        cells = [f"{first:.1f} %", f"{pa:+.1f}", f"{ri:+.1f}", f"{lost:.0f} %"]
-        cells = [f"**{cell}**" if method == "pfeddsh" else cell for cell in cells]
-        lines.append(f"| {name} | {len(runs)} | " + " | ".join(cells) + " |")
+        if cell := cells.get((SCHEDULES[0], method)):
+            texts = [f"{s.mean:{form}}{unit}" for measure, form, unit in shown if (s := over_seeds(cell, measure))]
+            texts = [f"**{text}**" if method == "pfeddsh" else text for text in texts]
+            lines.append(f"| {name} | {len(cell.runs)} | " + " | ".join(texts) + " |")
     return "\n".join(lines)
 
 
-def whole_runs() -> str:
-    """CIFAR-10: what became of the first batch over the whole run, and what newcomers gained on average."""
+def whole_runs(cells: Cells) -> str:
+    """What became of the first batch over the whole run, and what newcomers gained on average."""
     lines = ["| | " + " | ".join(f"{schedule}: first batch | newcomers | n" for schedule in SCHEDULES) + " |"]
     lines.append("|---|" + "---:|" * 3 * len(SCHEDULES))
     for method, name in NAMES.items():
-        cells = []
+        texts = []
         for schedule in SCHEDULES:
-            runs = [json.loads(path.read_text()) for path in HERE.glob(f"cifar10-{method}-{schedule}-seed?.json")]
-            means = [fmean(run[key] for run in runs) for key in ("ri_cumulative", "pa_mean")] if runs else []
-            cells += [*(f"{mean:+.1f}" for mean in means), str(len(runs))] if runs else ["", "", ""]
-        if any(cells[3:]):
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+            cell = cells.get((schedule, method))
+            means = [over_seeds(cell, measure) for measure in (measures.ri_total, measures.pa_mean)] if cell else []
+            texts += [*(f"{mean.mean:+.1f}" for mean in means if mean), str(len(cell.runs))] if cell else ["", "", ""]
+        if any(texts[3:]):
+            lines.append(f"| {name} | " + " | ".join(texts) + " |")
     return "\n".join(lines)
 
 
@@ -73,8 +69,12 @@ def between(text: str, content: str) -> str:
 
 
 def main() -> None:
-    (HERE.parent / "docs" / "tables.md").write_text(all_tables())
-    for path, table in ((HERE.parent / "README.md", short_table()), (HERE.parent / "docs/results.md", whole_runs())):
+    groups, _ = arrange(gather([HERE])[0])
+    own = [cell for group in groups if group.setting.dataset == "cifar10" for cell in group.cells]
+    cells = {(cell.schedule, cell.label): cell for cell in own}
+    docs = HERE.parent / "docs"
+    (docs / "tables.md").write_text(all_tables(groups))
+    for path, table in ((HERE.parent / "README.md", short_table(cells)), (docs / "results.md", whole_runs(cells))):
         path.write_text(between(path.read_text(), table))
 
 

@@ -81,7 +81,8 @@ def test_the_examples_are_plans(name):
 
 def test_every_kept_result_is_a_run_of_a_kept_plan():
     kept = EXAMPLES.parent / "results"
-    planned = {run.name: run.config for plan in kept.glob("plans/*.toml") for run in make(read(plan)).runs()}
+    plans = [*EXAMPLES.glob("*.toml"), *kept.glob("plans/*.toml")]
+    planned = {run.name: run.config for plan in plans for run in make(read(plan)).runs()}
     for path in kept.glob("*.json"):
         results, config = json.loads(path.read_text()), planned[path.stem]
         assert results["options"] == config.options, path

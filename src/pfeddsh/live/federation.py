@@ -170,7 +170,7 @@ class LiveFederation(Federation):
         elif job == "settle":
             self.errands.unsettled |= dict.fromkeys([*self.missing, *self.unreadable], step)
             for client, report in self.late.items():
-                self.method.settled_late(self.state, client, report)
+                self.method.keep_report(self.state, client, report)
             self.late = {}
         for client, (message, _) in replies:
             if job == "receive":

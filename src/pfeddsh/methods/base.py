@@ -148,8 +148,8 @@ class Method:
         if self.pools and reports:
             state["statistics"] = pooled([report["statistics"] for report in reports.values()])
 
-    def settled_late(self, state: State, client: int, report: Message) -> None:
-        """A client that was away when its step ended has settled since, in a live federation."""
+    def keep_report(self, state: State, client: int, report: Message) -> None:
+        """Remember what a client told when it settled. One that was away when its step ended may settle later."""
 
     def replay(self, state: State, compute: Compute) -> dict[int, Message]:
         """Improve models without calling any client; what comes back is offered to these clients (`receive`)."""

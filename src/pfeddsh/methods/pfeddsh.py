@@ -160,11 +160,11 @@ class PFedDSH(Method):
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         for client, report in reports.items():
-            self.settled_late(state, client, report)
+            self.keep_report(state, client, report)
         newcomers = self.newcomers(state)
         self.protection.close(state, newcomers, self.keys(state, newcomers))
 
-    def settled_late(self, state: State, client: int, report: Message) -> None:
+    def keep_report(self, state: State, client: int, report: Message) -> None:
         state[f"statistics/{client}"] = report["statistics"]  # without them nothing can be replayed for it
 
     def originals(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
