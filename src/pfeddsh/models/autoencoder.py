@@ -47,10 +47,12 @@ def descend(
     velocity = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     losses = []
     for batch in batches:
-        gradients, value = torch.func.grad_and_value(loss)(parameters, batch)
-        length = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients.values()))
-        for name, gradient in gradients.items():
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
+        value = loss(leaves, batch)
+        gradients = torch.autograd.grad(value, list(leaves.values()))
+        length = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
+        for name, gradient in zip(leaves, gradients, strict=True):
             velocity[name].mul_(momentum).add_(gradient, alpha=min(1.0, clip / max(length, 1e-12)))
             parameters[name].sub_(velocity[name], alpha=lr)
-        losses.append(float(value))
+        losses.append(value.item())
     return sum(losses) / len(losses) if losses else 0.0
