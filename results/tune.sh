@@ -45,6 +45,20 @@ trial odpfl-hn rate=1e-6
 trial odpfl-hn rate=0
 trial fedweit optimiser=sgd
 trial fedweit optimiser=adam
-trial hr
+trial hr reconstruction=1 scale=3072
 trial hr scale=10
+trial hr scale=30
+trial hr scale=30 clip=1
+trial hr scale=30 replay_steps=0
+trial hr scale=100
+trial hr scale=300
+trial hr-local-head attraction=10 scale=30
+trial hr-local-head attraction=1 scale=30
+trial hr-local-head attraction=1 scale=30 replay_steps=0
+trial hr-local-head attraction=0.1 scale=30
+trial hr-local-head attraction=0.1 scale=30 replay_steps=0
+trial hr-local-head attraction=0.1 scale=300
+trial hr-local-head attraction=1 scale=1000
+trial hr-local-head attraction=1 scale=1000 replay_rate=0.1
+trial hr-local-head attraction=10 scale=1000
 trial pfeddsh

@@ -103,7 +103,7 @@ def test_training_draws_codes_to_their_centroids_or_reconstructions_to_the_image
 
     before = distances()
     for round in range(6):
-        visit = Visit(seed=0, step=1, round=round, client=0, lr=0.01, epochs=3)
+        visit = Visit(seed=0, step=1, round=round, client=0, lr=0.03, epochs=3)
         method.aggregate(state, {0: method.local(method.download(state, [0])[0], Images(), Memory(), visit)[0]})
     after = distances()
     assert after[1] < before[1] - 1

@@ -67,7 +67,9 @@ METHODS: dict[str, Entry] = {
     ),
     "hr": Entry(HR, "an autoencoder with fixed class centroids; the server replays codes of clients"),
     "hr-local-head": Entry(
-        HR, "the same encoder, a last layer of its own for every client", {"local_head": True, "statistics": "own"}
+        HR,
+        "the same encoder, a last layer of its own for every client",
+        {"local_head": True, "statistics": "own", "attraction": 1.0, "scale": 1000.0},  # tuned: the head leads
     ),
     "pfeddsh": Entry(PFedDSH, "hypernetwork, projection, data-free replay, guard"),
     "pfeddsh-paper": Entry(
