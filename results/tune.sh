@@ -51,6 +51,7 @@ trial hr scale=30
 trial hr scale=30 clip=1
 trial hr scale=30 replay_steps=0
 trial hr scale=100
+trial hr scale=100 replay_rate=0.001
 trial hr scale=300
 trial hr-local-head attraction=10 scale=30
 trial hr-local-head attraction=1 scale=30
