@@ -1,6 +1,7 @@
 """pFedDSH end to end on the embedded digits: what existing clients are served, replay, guard, refused cards."""
 
 import json
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -46,10 +47,16 @@ def watch(config: Config, folder) -> Watched:
     return federation
 
 
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """Finished federations, each computed once; tests must not change them."""
+    return cache(lambda engine="serial", **options: watch(tiny(engine, **options), tmp_path_factory.mktemp("watched")))
+
+
 @pytest.mark.parametrize("engine", ["serial", "pool"])
-def test_with_the_gate_existing_clients_are_served_the_same_bits_at_every_step(tmp_path, engine):
+def test_with_the_gate_existing_clients_are_served_the_same_bits_at_every_step(watched, engine):
     """I1: the reason for everything else."""
-    served = watch(tiny(engine, protection="gate", replay="off"), tmp_path).served
+    served = watched(engine, protection="gate", replay="off").served
     assert len(served) == 3
     for before, after in pairwise(served):
         for client, model in before.items():
@@ -61,20 +68,20 @@ class Interrupted(Exception):
     pass
 
 
-def test_the_bits_also_survive_an_interruption(tmp_path):
+def test_the_bits_also_survive_an_interruption(watched, tmp_path):
     config = tiny(protection="gate", replay="off")
-    undisturbed = watch(config, tmp_path / "one").served
+    undisturbed = watched("serial", protection="gate", replay="off").served
 
     class Stop:
         def event(self, kind, facts):
             if kind == "round" and (facts["step"], facts["round"]) == (2, 2):
                 raise Interrupted
 
-    first = Watched(config, tmp_path / "two")
+    first = Watched(config, tmp_path)
     first.observers.append(Stop())
     with pytest.raises(Interrupted):
         first.run()
-    resumed = watch(config, tmp_path / "two").served
+    resumed = watch(config, tmp_path).served
     for before, after in zip(undisturbed[1:], resumed, strict=True):
         for client, model in before.items():
             assert torch.equal(model["theta"], after[client]["theta"])
@@ -82,8 +89,8 @@ def test_the_bits_also_survive_an_interruption(tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["serial", "pool"])
-def test_with_the_projection_existing_clients_keep_weights_to_rounding_and_every_prediction(tmp_path, engine):
-    federation = watch(tiny(engine, replay="off"), tmp_path)
+def test_with_the_projection_existing_clients_keep_weights_to_rounding_and_every_prediction(watched, engine):
+    federation = watched(engine, protection="projection", replay="off")
     model = federation.bench.task.model
     for before, after in pairwise(federation.served):
         for client in before:
@@ -94,10 +101,10 @@ def test_with_the_projection_existing_clients_keep_weights_to_rounding_and_every
             assert torch.equal(said[0], said[1])
 
 
-def test_newcomers_do_learn_under_both_protections(tmp_path):
+def test_newcomers_do_learn_under_both_protections(watched):
     """A protection that froze everything would pass the tests above."""
     for protection in ("gate", "projection"):
-        federation = watch(tiny(protection=protection, replay="off"), tmp_path / protection)
+        federation = watched("serial", protection=protection, replay="off")
         newcomer = federation.plan.batch(3)[0]
         keys = federation.method.keys(federation.state, [newcomer])
         assert federation.state["W2"].matmul(keys[0]).norm() > 1e-3
@@ -118,8 +125,8 @@ def test_a_snapshot_keeps_the_bits_and_costs_a_models_worth_of_bytes(tmp_path):
     assert federation.state[f"kept/{federation.plan.batch(1)[0]}"].nbytes == 4 * 62_006
 
 
-def test_replay_changes_dense_layers_only_and_keeps_originals(tmp_path):
-    federation = watch(tiny(), tmp_path)
+def test_replay_changes_dense_layers_only_and_keeps_originals(watched):
+    federation = watched()
     method, state = federation.method, federation.state
     existing = list(federation.plan.onboarded(2))
     originals, served = method.originals(state, existing), method.personal(state, existing)
@@ -138,8 +145,8 @@ def test_serial_and_pool_agree_with_replay_and_guard(tmp_path):
         assert results[0][field] == results[1][field], field
 
 
-def test_the_guard_never_lowers_the_score_it_looks_at(tmp_path):
-    federation = watch(tiny(), tmp_path)
+def test_the_guard_never_lowers_the_score_it_looks_at(watched):
+    federation = watched()
     method = federation.method
     for k in federation.plan.onboarded(3):
         data = federation.bench.shard(k)
