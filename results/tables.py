@@ -1,4 +1,4 @@
-"""Write the tables of the documentation from the runs in this folder: docs/tables.md, and one in README and results.md.
+"""Write the documentation's tables from the runs in this folder: docs/tables.md, and those in README and results.md.
 
 `python results/tables.py` after `results/reproduce.sh`, or whenever a run here has changed.
 """
@@ -74,8 +74,10 @@ def main() -> None:
     cells = {(cell.schedule, cell.label): cell for cell in own}
     docs = HERE.parent / "docs"
     (docs / "tables.md").write_text(all_tables(groups))
-    for path, table in ((HERE.parent / "README.md", short_table(cells)), (docs / "results.md", whole_runs(cells))):
-        path.write_text(between(path.read_text(), table))
+    short = short_table(cells)
+    both = f"{whole_runs(cells)}\n\nWith twenty newcomers at once (80+20), from step 1 on:\n\n{short}"
+    for path, text in ((HERE.parent / "README.md", short), (docs / "results.md", both)):
+        path.write_text(between(path.read_text(), text))
 
 
 if __name__ == "__main__":
