@@ -90,8 +90,8 @@ def test_the_encoder_is_lenet_up_to_fc2_without_its_relu():
     assert (codes < 0).any()
 
 
-@pytest.mark.parametrize("weights", [{}, {"reconstruction": 1.0, "scale": 300.0}])
-def test_training_draws_codes_to_their_centroids_or_reconstructions_to_the_images(weights):
+@pytest.mark.parametrize(("weights", "lr"), [({}, 0.03), ({"reconstruction": 1.0, "scale": 300.0}, 0.01)])
+def test_training_draws_codes_to_their_centroids_or_reconstructions_to_the_images(weights, lr):
     """By default the former is what counts; with much weight on pixels, the latter."""
     method, state = opened(**weights)
     images, labels = Images().train
@@ -103,7 +103,7 @@ def test_training_draws_codes_to_their_centroids_or_reconstructions_to_the_image
 
     before = distances()
     for round in range(6):
-        visit = Visit(seed=0, step=1, round=round, client=0, lr=0.03, epochs=3)
+        visit = Visit(seed=0, step=1, round=round, client=0, lr=lr, epochs=3)
         method.aggregate(state, {0: method.local(method.download(state, [0])[0], Images(), Memory(), visit)[0]})
     after = distances()
     assert after[1] < before[1] - 1
