@@ -25,6 +25,11 @@ TINY: dict[str, Any] = {
 BASIC = ("fedavg", "fedper", "local")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the file that takes longest, or its tests run alone at the end while a worker idles."""
+    items.sort(key=lambda item: item.path.name != "test_live_flower.py")
+
+
 class Run(NamedTuple):
     """A finished run: its folder and what results.json says."""
 

@@ -3,11 +3,14 @@
 import csv
 import io
 import statistics
+from pathlib import Path
 
 import pytest
 from fabricate import results, write
 from scipy.stats import wilcoxon
 
+from pfeddsh.compare.plan import make
+from pfeddsh.config import read
 from pfeddsh.report import paired, table, tables, writers
 from pfeddsh.report.arrange import arrange
 from pfeddsh.report.measures import Spread
@@ -18,6 +21,7 @@ from pfeddsh.results.metrics import summary
 
 METHODS = ("fedavg", "fedper", "pfeddsh")
 SEEDS = (0, 1, 2)
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +71,16 @@ def test_the_papers_numbers_are_not_set_beside_another_protocol(tmp_path):
     write(tmp_path / "run", results("fedper", "80+4x5", alpha=0.5))
     groups, _ = arrange(gather([tmp_path])[0])
     assert value(tables.build(groups)[0], "fedper", "paper RI") is None
+
+
+def test_every_run_of_the_sensitivity_plan_has_the_papers_numbers_beside_it(tmp_path):
+    plan = make(read(EXAMPLES / "sensitivity.toml"))
+    for run in plan.runs()[: len(plan.variants)]:
+        write(tmp_path / run.variant, results("pfeddsh", "80+4x5", options=run.config.options))
+    made = {table.name: table for table in tables.build(arrange(gather([tmp_path])[0])[0])}
+    printed = [row.values[-2:] for row in made["sensitivity"].rows]
+    assert len(set(printed)) == 10 and None not in {number for pair in printed for number in pair}
+    assert value(made["sensitivity"], "pfeddsh, images=512, inversion=sensitivity", "paper RI") == 2.25
 
 
 def test_the_paired_test_is_over_clients_of_the_same_seed(group):

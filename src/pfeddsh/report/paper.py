@@ -15,11 +15,11 @@ def everything() -> dict[str, Any]:
 
 
 def printed(table: str, cell: Cell) -> list[float] | None:
-    """The paper's row for a cell; only for its own protocol and the method's usual settings."""
-    if cell.setting.differs() or cell.variant.settings:
+    """The paper's row for a cell; only for its own protocol and the very settings."""
+    if cell.setting.differs():
         return None
     rows = everything()[table].get(cell.setting.dataset, {}).get(cell.schedule, {})
-    found: list[float] | None = rows.get(cell.variant.method)
+    found: list[float] | None = rows.get(cell.label)
     return found
 
 

@@ -106,6 +106,11 @@ def _spreads(cells: Sequence[tuple[Group, Cell]], shown: Sequence[tuple[Column, 
     )
 
 
+def _with_the_paper(table: str, rows: Sequence[Row], width: int) -> tuple[Row, ...]:
+    """The rows with the paper's numbers as last columns."""
+    return tuple(Row(row.group, row.cell, (*row.values, *beside(table, row.cell, width))) for row in rows)
+
+
 def _measures(groups: Sequence[Group]) -> Table:
     columns = (METHOD, SEED_LIST, *(column for column, _ in ALL))
     rows = _spreads([(group, cell) for group in groups for cell in group.cells], ALL)
@@ -121,12 +126,10 @@ def _ablation(groups: Sequence[Group]) -> Table:
         (WORSE, measures.worse),
     )  # fmt: skip
     columns = (METHOD, SEED_LIST, *(c for c, _ in shown), Column("paper accuracy"), PAPER_PA, PAPER_RI)
-    rows = []
-    for row in _spreads([(group, cell) for group in groups for cell in group.ablations], shown):
-        old = beside("ablation", row.cell, 3)
-        rows.append(Row(row.group, row.cell, (*row.values, *old)))
+    cells = [(group, cell) for group in groups for cell in group.ablations]
+    rows = _with_the_paper("ablation", _spreads(cells, shown), 3)
     note = "Parts of pFedDSH taken away one by one. The paper's ablation has a PA and RI unlike those of its Table 1."
-    return Table("ablation", "Ablation", note, columns, tuple(rows))
+    return Table("ablation", "Ablation", note, columns, rows)
 
 
 def _sensitivity(groups: Sequence[Group]) -> Table:
@@ -138,8 +141,9 @@ def _sensitivity(groups: Sequence[Group]) -> Table:
     )  # fmt: skip
     cells = [(group, cell) for group in groups for several in group.sensitivity for cell in several]
     note = "Runs that differ in a setting of the method only; the first of each method has its usual settings."
-    columns = (METHOD, SEED_LIST, *(c for c, _ in shown))
-    return Table("sensitivity", "Sensitivity to settings", note, columns, _spreads(cells, shown))
+    columns = (METHOD, SEED_LIST, *(c for c, _ in shown), PAPER_PA, PAPER_RI)
+    rows = _with_the_paper("sensitivity", _spreads(cells, shown), 2)
+    return Table("sensitivity", "Sensitivity to settings", note, columns, rows)
 
 
 def _losses(groups: Sequence[Group]) -> Table:
