@@ -240,7 +240,7 @@ def test_the_command_makes_the_page_and_says_what_it_left_out(tmp_path, monkeypa
     code, output = command(monkeypatch, capsys, tmp_path / "runs", "--out", out)
     assert code == 0
     assert f"warning: {bad} was left out" in output.out
-    assert f"1 runs in {out}" in output.out
+    assert f"1 run in {out}" in output.out
     assert out.exists()
 
 

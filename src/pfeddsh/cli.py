@@ -118,9 +118,11 @@ def _resumable(out: Path) -> Iterator[None]:
 
 def _finish(results: dict[str, Any], out: Path) -> None:
     from pfeddsh.progress import table
+    from pfeddsh.report.build import of_one
 
     console.print(table(results))
     console.print(f"results in {out}", soft_wrap=True)
+    console.print(f"to look at: {of_one(out)}", soft_wrap=True)
 
 
 @app.command()

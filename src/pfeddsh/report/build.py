@@ -1,5 +1,6 @@
 """From the places a user names to files: read, arrange, tabulate, draw, and only then write."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -41,3 +42,17 @@ def build(places: Sequence[Path], out: Path, command: str) -> Built:
     write_text(out, text)
     summary = [f"{g.setting.dataset}, {g.schedule}: {line}" for g in groups for line in sentences(g)]
     return Built(len(runs), folder, unread + odd, summary)
+
+
+def of_one(folder: Path) -> Path:
+    """The page of one finished run, in its own folder and without the files of tables."""
+    runs, unread = gather([folder])
+    groups, odd = arrange(runs)
+    out = folder / "report.html"
+    write_text(out, page.render(groups, tables.build(groups), unread + odd, typed([folder], out)))
+    return out
+
+
+def typed(places: Sequence[Path], out: Path) -> str:
+    """What one would type to make the page again."""
+    return shlex.join(["pfeddsh", "report", *map(str, places), "--out", str(out)])

@@ -1,6 +1,5 @@
 """`pfeddsh report`: runs in, one page and its tables out."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -28,13 +27,13 @@ def report(
 
     Example: `pfeddsh report runs/table1 runs/mine --out page.html`
     """
-    from pfeddsh.report.build import build
+    from pfeddsh.report.build import build, typed
 
-    command = shlex.join(["pfeddsh", "report", *map(str, places), "--out", str(out)])
-    built = build(places, out, command)
+    built = build(places, out, typed(places, out))
     console = Console()
     for problem in built.problems:
         console.print(f"[yellow]warning:[/] {escape(problem)}", soft_wrap=True, highlight=False)
     for line in built.summary:
         console.print(escape(line), soft_wrap=True, highlight=False)
-    console.print(f"{built.runs} runs in {out}, tables in {built.tables}", soft_wrap=True, highlight=False)
+    made = "1 run" if built.runs == 1 else f"{built.runs} runs"
+    console.print(f"{made} in {out}, tables in {built.tables}", soft_wrap=True, highlight=False)
