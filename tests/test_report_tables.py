@@ -83,6 +83,21 @@ def test_every_run_of_the_sensitivity_plan_has_the_papers_numbers_beside_it(tmp_
     assert value(made["sensitivity"], "pfeddsh, images=512, inversion=sensitivity", "paper RI") == 2.25
 
 
+def test_whole_runs_are_tested_too_unless_they_are_one_step(made, tmp_path):
+    assert {row.values[0] for row in made["tests"].rows} == {"PA", "RI", "PA mean", "RI total"}
+    runs = {method: [results(method, "80+4x5", seed, drift=drift) for seed in SEEDS]
+            for method, drift in (("pfeddsh", 0.5), ("fedavg", -2.0), ("fedper", -2.0))}  # fmt: skip
+    total = {method: statistics.mean(run["ri_cumulative"] for run in own) for method, own in runs.items()}
+    best = max(total["fedavg"], total["fedper"])
+    row = next(row for row in made["tests"].rows if row.values[:2] == ("RI total", "pfeddsh"))
+    assert row.values[2] == pytest.approx(total["pfeddsh"] - best)
+    assert row.values[5] == 80 * 3
+    for method in METHODS:
+        write(tmp_path / method, results(method, "80+20"))
+    short = {table.name: table for table in tables.build(arrange(gather([tmp_path])[0])[0])}
+    assert {row.values[0] for row in short["tests"].rows} == {"PA", "RI"}
+
+
 def test_the_paired_test_is_over_clients_of_the_same_seed(group):
     ours, theirs = group.main["pfeddsh"], group.main["fedper"]
     found = compare(ours, theirs, paired.existing)

@@ -72,6 +72,10 @@ class Group:
     schedule: str
     cells: tuple[Cell, ...] = field(repr=False)
 
+    @property
+    def steps(self) -> int:
+        return len(parse(self.schedule))
+
     @cached_property
     def main(self) -> dict[str, Cell]:
         """Each method with its usual settings or, if there is no such run, those most of its runs have."""

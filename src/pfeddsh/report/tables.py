@@ -31,13 +31,11 @@ def _table1(groups: Sequence[Group]) -> tuple[Table, Table]:
     columns = (METHOD, SEEDS, STEP1, PA, PAPER_PA, P("PA"), RI, PAPER_RI, P("RI"), WORSE)
     rows, tests = [], []
     for group in groups:
-        found = {
-            "PA": against_best(group.contest, measures.pa_last, paired.newcomers),
-            "RI": against_best(group.contest, measures.ri_last, paired.existing),
-        }
+        tested = TESTED if group.steps > 2 else {name: TESTED[name] for name in ("PA", "RI")}  # else they are the same
+        found = {name: against_best(group.contest, *what) for name, what in tested.items()}
         for cell in dict.fromkeys(group.contest + group.references):
             old = beside("table1", cell, 2)
-            p = {name: p_value(each[cell.id].p) if cell.id in each else None for name, each in found.items()}
+            p = {name: p_value(found[name][cell.id].p) if cell.id in found[name] else None for name in ("PA", "RI")}
             values: tuple[Value, ...] = (
                 cell.label, len(cell.runs), over_seeds(cell, measures.first_step),
                 over_seeds(cell, measures.pa_last), old[1], p["PA"],
@@ -64,11 +62,18 @@ def P(name: str) -> Column:
     return Column(f"p ({name})", f"{name} against the best other method: Wilcoxon over clients, Holm-corrected")
 
 
+TESTED = {
+    "PA": (measures.pa_last, paired.newcomers),
+    "RI": (measures.ri_last, paired.existing),
+    "PA mean": (measures.pa_mean, paired.everyone_who_joined),
+    "RI total": (measures.ri_total, paired.first_batch),
+}
 TESTS = (
     "Wilcoxon's signed-rank test, two-sided, over clients: each is paired with itself under the best other method in "
     "the same seed; p is corrected after Holm for the methods of the table. No rank test over three seeds can fall "
     "below p = 0.25, so seeds are counted and not tested. Clients of one seed share a training run: p says whether "
-    "these clients differ, not whether the next training run would."
+    "these clients differ, not whether the next training run would. PA and RI are of the last step, PA mean is of all "
+    "later clients after their own step, RI total of the first batch over the whole run."
 )
 TEST_COLUMNS = (
     Column("measure", text=True), METHOD,
