@@ -41,6 +41,11 @@ class Variant:
         return ", ".join([self.method, *(f"{name}={value}" for name, value in self.settings)])
 
     @property
+    def order(self) -> tuple[int, list[tuple[str, float, str]]]:
+        """The fewest changes first; numbers by size, texts by the alphabet."""
+        return len(self.settings), [(name, _number(value), value) for name, value in self.settings]
+
+    @property
     def ablation(self) -> bool:
         return self.method.startswith("pfeddsh-")
 
@@ -109,8 +114,15 @@ class Group:
         several = []
         for method, first in self.main.items():
             others = [c for c in self.cells if c.variant.method == method and c is not first]
-            several += [[first, *sorted(others, key=lambda c: c.label)]] if others else []
+            several += [[first, *sorted(others, key=lambda c: c.variant.order)]] if others else []
         return several
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 def arrange(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
