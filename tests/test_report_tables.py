@@ -81,6 +81,8 @@ def test_every_run_of_the_sensitivity_plan_has_the_papers_numbers_beside_it(tmp_
     printed = [row.values[-2:] for row in made["sensitivity"].rows]
     assert len(set(printed)) == 10 and None not in {number for pair in printed for number in pair}
     assert value(made["sensitivity"], "pfeddsh, images=512, inversion=sensitivity", "paper RI") == 2.25
+    budgets = [dict(row.cell.variant.settings).get("images") for row in made["sensitivity"].rows]
+    assert [images for images in budgets if images] == ["32", "64", "128", "512"], "by size, not by the alphabet"
 
 
 def test_whole_runs_are_tested_too_unless_they_are_one_step(made, tmp_path):

@@ -114,7 +114,7 @@ class Group:
         several = []
         for method, first in self.main.items():
             others = [c for c in self.cells if c.variant.method == method and c is not first]
-            several += [[first, *sorted(others, key=lambda c: c.variant.order)]] if others else []
+            several += [[first, *others]] if others else []
         return several
 
 
@@ -171,7 +171,8 @@ def _variant(run: Run) -> Variant:
 def _order(setting: Setting, sizes: tuple[int, ...], variant: Variant) -> tuple[Any, ...]:
     known = list(registry.METHODS)
     place = known.index(variant.method) if variant.method in known else len(known)
-    return setting.dataset, repr(setting.protocol), setting.data, len(sizes), sizes, place, variant.label
+    where = (setting.dataset, repr(setting.protocol), setting.data, len(sizes), sizes)
+    return *where, place, variant.method, variant.order
 
 
 def _apart(groups: Sequence[Group]) -> list[str]:
