@@ -59,6 +59,14 @@ def test_the_energy_decreases_at_every_step_down_to_that_of_a_simplex():
     assert torch.allclose(points.mean(0), start.double().mean(0))
 
 
+def test_two_centroids_that_begin_close_together_do_not_scatter_the_others():
+    """An untrained encoder may see two classes far closer together than the rest; all must end within reach."""
+    start = 0.03 * torch.randn(10, LATENT, generator=torch.Generator().manual_seed(0))
+    start[1] = start[0] + 1e-3
+    distances = torch.pdist(lennard_jones.place(start, 5.0))
+    assert torch.allclose(distances, torch.tensor(2 ** (1 / 6) * 5.0), rtol=1e-4)
+
+
 def test_the_gradient_is_that_of_the_energy():
     points = (3 * torch.randn(5, LATENT, generator=torch.Generator().manual_seed(0))).double()
     direction = torch.randn(5, LATENT, generator=torch.Generator().manual_seed(1)).double()

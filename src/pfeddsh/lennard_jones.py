@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 STEPS = 1000
+REACH = 0.1
 
 
 def energy(points: Tensor, sigma: float) -> tuple[float, Tensor]:
@@ -21,15 +22,16 @@ def energy(points: Tensor, sigma: float) -> tuple[float, Tensor]:
 def descend(points: Tensor, sigma: float) -> tuple[Tensor, list[float]]:
     """Gradient descent that takes no step uphill: the points at rest, and the energy at the start and after each step.
 
-    Points start spread about their mean until no two are closer than sigma, where the energy is still gentle.
+    No point moves farther at once than REACH sigma. Two that begin close together would else be hurled out of reach of
+    all others, where nothing attracts them any more.
     """
     p = points.double()
-    p = p.mean(0) + (p - p.mean(0)) * max(1.0, sigma / float(torch.pdist(p).min()))
     step = 1e-3 * sigma**2
     value, slope = energy(p, sigma)
     energies = [value]
     for _ in range(STEPS):
-        tried = p - step * slope
+        move = slope * (REACH * sigma / slope.norm(dim=1, keepdim=True)).clamp(max=step)
+        tried = p - (move - move.mean(0))  # the centre stays
         value, ahead = energy(tried, sigma)
         if value < energies[-1]:
             p, slope, step = tried, ahead, 1.5 * step
