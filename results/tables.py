@@ -3,6 +3,7 @@
 `python results/tables.py` after `results/reproduce.sh`, or whenever a run here has changed.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pfeddsh.report import measures, tables
@@ -14,6 +15,7 @@ from pfeddsh.report.writers import markdown
 HERE = Path(__file__).parent
 PARTS = ("table1", "measures", "ablation", "sensitivity", "losses", "tests", "capacity", "latency", "payload")
 SCHEDULES = ("80+20", "80+4x5", "80+10x2")
+OTHERS = {"cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet"}
 NAMES = {
     "fedavg": "FedAvg", "fedper": "FedPer", "fedrep": "FedRep", "fedselect": "FedSelect", "pfedhn": "pFedHN",
     "pefll": "PeFLL", "odpfl-hn": "ODPFL-HN", "fedweit": "FedWeIT", "fedclass": "FedCLASS",
@@ -22,7 +24,7 @@ NAMES = {
 }  # fmt: skip
 
 
-Cells = dict[tuple[str, str], Cell]  # of CIFAR-10, by schedule and method
+Cells = dict[tuple[str, str, str], Cell]  # by dataset, schedule and method
 
 
 def all_tables(groups: list[Group]) -> str:
@@ -39,21 +41,21 @@ def short_table(cells: Cells) -> str:
     shown = ((measures.first_step, ".1f", " %"), (measures.pa_mean, "+.1f", ""), (measures.ri_last, "+.1f", ""),
              (measures.worse, ".0f", " %"))  # fmt: skip
     for method, name in NAMES.items():
-        if cell := cells.get((SCHEDULES[0], method)):
+        if cell := cells.get(("cifar10", SCHEDULES[0], method)):
             texts = [f"{s.mean:{form}}{unit}" for measure, form, unit in shown if (s := over_seeds(cell, measure))]
             texts = [f"**{text}**" if method == "pfeddsh" else text for text in texts]
             lines.append(f"| {name} | {len(cell.runs)} | " + " | ".join(texts) + " |")
     return "\n".join(lines)
 
 
-def whole_runs(cells: Cells) -> str:
+def whole_runs(cells: Cells, dataset: str, schedules: Sequence[str]) -> str:
     """What became of the first batch over the whole run, and what newcomers gained on average."""
-    lines = ["| | " + " | ".join(f"{schedule}: first batch | newcomers | n" for schedule in SCHEDULES) + " |"]
-    lines.append("|---|" + "---:|" * 3 * len(SCHEDULES))
+    lines = ["| | " + " | ".join(f"{schedule}: first batch | newcomers | n" for schedule in schedules) + " |"]
+    lines.append("|---|" + "---:|" * 3 * len(schedules))
     for method, name in NAMES.items():
         texts = []
-        for schedule in SCHEDULES:
-            cell = cells.get((schedule, method))
+        for schedule in schedules:
+            cell = cells.get((dataset, schedule, method))
             means = [over_seeds(cell, measure) for measure in (measures.ri_total, measures.pa_mean)] if cell else []
             texts += [*(f"{mean.mean:+.1f}" for mean in means if mean), str(len(cell.runs))] if cell else ["", "", ""]
         if any(texts[3:]):
@@ -70,12 +72,14 @@ def between(text: str, content: str) -> str:
 
 def main() -> None:
     groups, _ = arrange(gather([HERE])[0])
-    own = [cell for group in groups if group.setting.dataset == "cifar10" for cell in group.cells]
-    cells = {(cell.schedule, cell.label): cell for cell in own}
+    cells = {(group.setting.dataset, group.schedule, cell.label): cell for group in groups for cell in group.cells}
     docs = HERE.parent / "docs"
     (docs / "tables.md").write_text(all_tables(groups))
     short = short_table(cells)
-    both = f"{whole_runs(cells)}\n\nWith twenty newcomers at once (80+20), from step 1 on:\n\n{short}"
+    parts = [whole_runs(cells, "cifar10", SCHEDULES), "With twenty newcomers at once (80+20), from step 1 on:", short]
+    for dataset, title in OTHERS.items():
+        parts += [f"As the first of these tables, for {title}:", whole_runs(cells, dataset, SCHEDULES[:2])]
+    both = "\n\n".join(parts)
     for path, text in ((HERE.parent / "README.md", short), (docs / "results.md", both)):
         path.write_text(between(path.read_text(), text))
 
