@@ -62,7 +62,7 @@ def run(
     track: Track = None,
     set_: Assignments = None,
 ) -> None:
-    """Run one method through one onboarding schedule and print PA and RI per step.
+    """Run one method through one onboarding schedule, print PA and RI per step, and leave a page to look at.
 
     Without arguments: pFedDSH on the embedded digits, 30 clients and then twice 5 more, in about a minute.
 

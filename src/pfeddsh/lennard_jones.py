@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 STEPS = 1000
-REACH = 0.1
+REACH = 0.1  # of sigma
 
 
 def energy(points: Tensor, sigma: float) -> tuple[float, Tensor]:

@@ -26,7 +26,7 @@ class Settings(Normalised):
 
     statistics: Literal["own", "pooled"] = "pooled"
     attraction: float = Field(10.0, ge=0, description="weight of the distance between a code and its centroid")
-    # There 1 and 3072, with which pixels drown the classes: 21.9 % in step 1 instead of 42.5 %.
+    # There 1 and 3072, with which pixels drown the classes: 21.9 % in step 1 instead of 42 %.
     reconstruction: float = Field(0.01, ge=0, description="weight of the squared error, summed over pixels")
     scale: float = Field(100.0, gt=0, description="what the loss of an image is divided by")
     sigma: float = Field(5.0, gt=0, description="of the Lennard-Jones energy: neighbours settle 2^(1/6) sigma apart")
