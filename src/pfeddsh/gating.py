@@ -22,14 +22,17 @@ def train(
     scale: float,
     mask_rate: float,
     sparsity: float,
+    prior: Tensor | None = None,
+    free: bool = False,
 ) -> tuple[Tensor, float]:
     """Train `theta` in place; returns the new logits and the mean loss.
 
     While masks are soft (`own` is None) the logits follow the loss plus `sparsity` times the mean gate of free
-    channels. Which gradients pass (Eq. 11) is decided once a visit, from the gates at full scale.
+    channels. Which gradients pass (Eq. 11) is decided once a visit, from the gates at full scale; `free` lets all
+    pass, for a common model whose earlier versions are kept and the server alone protects the deviations.
     """
     model = trainer.model
-    passing = masks.gradient_gate(model, used, logits > 0 if own is None else own)
+    passing = torch.ones_like(theta) if free else masks.gradient_gate(model, used, logits > 0 if own is None else own)
     fixed = None if own is None else masks.union(used, own).float()
     velocity = torch.zeros_like(theta)
     losses = []
@@ -37,7 +40,8 @@ def train(
         if len(batch) < 2:
             continue
         gate = masks.gates(logits, scale, used) if fixed is None else fixed
-        loss, d = cross_entropy(trainer.forward(theta, images[batch], gate), labels[batch])
+        said = trainer.forward(theta, images[batch], gate)
+        loss, d = cross_entropy(said if prior is None else said + prior, labels[batch])
         gradient = trainer.backward(d).mul_(passing)
         velocity.mul_(momentum).add_(gradient)
         theta.sub_(velocity, alpha=lr)

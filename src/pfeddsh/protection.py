@@ -41,11 +41,11 @@ class Nothing:
         """The step is over: from here on its clients are existing ones."""
 
     def originals(self, state: State, clients: Sequence[int], keys: Tensor) -> Tensor:
-        """The weights of these clients as of their own step, as far as the protection holds."""
+        """What the hypernetwork gave these clients in their own step, as far as the protection holds."""
         return hypernet.generate(state.tensors, keys)
 
     def mask(self, state: State, client: int) -> Tensor | None:
-        """The channels this client's model is served with; None for all of them."""
+        """The channels this client's model is served with; None for all of them. Weights that reach none are zero."""
         return None
 
     def usage(self, state: State) -> dict[str, dict[str, int]] | None:
@@ -133,14 +133,6 @@ class Gate(Nothing):
             state.facts["capacity"].setdefault(layer, {})["novelty"] = rank
         state["used"] = masks.union(state["used"], state["own"])
         state[f"mask/{state.facts['step']}"] = state["used"].clone()
-
-    def originals(self, state: State, clients: Sequence[int], keys: Tensor) -> Tensor:
-        """Weights with an end outside the client's own mask cannot matter to it and are served as zeros."""
-        thetas = hypernet.generate(state.tensors, keys)
-        for theta, client in zip(thetas, clients, strict=True):
-            if (mask := self.mask(state, client)) is not None:
-                theta.mul_(masks.reached(self.model, mask))
-        return thetas
 
     def mask(self, state: State, client: int) -> Tensor | None:
         """That of the client's own step; while the step is going on, what it would be if it ended now."""

@@ -65,6 +65,12 @@ class LeNet:
     def head(self) -> slice:
         return slice(self.slices["fc3.weight"].start, self.size)
 
+    @cached_property
+    def head_classes(self) -> Tensor:
+        """The class that each parameter of the last layer speaks for: its rows, then its biases."""
+        classes = torch.arange(self.classes)
+        return torch.cat([classes.repeat_interleave(self.shapes["fc3.weight"][1]), classes])
+
     @property
     def dense(self) -> slice:
         """The fully connected layers: what replay may change, because no statistics depend on them."""

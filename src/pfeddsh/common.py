@@ -1,0 +1,35 @@
+"""The common model: one vector that learns from everyone in every step, and has one version a step.
+
+Under label skew a plain mean of what clients trained dilutes the output layer: a client moves the rows of the classes it
+has, and most others have not seen them. So each row is the mean over the clients that have its class, weighted by how
+many images of it they hold; everything below is weighted by the number of images, as in FedAvg.
+"""
+
+import torch
+from torch import Tensor
+
+from pfeddsh.models.lenet import LeNet
+
+
+def mean(model: LeNet, deltas: Tensor, samples: Tensor, histograms: Tensor | None) -> Tensor:
+    """The mean of what clients (m x P) changed. Rows of the output layer follow `histograms` (m x classes), if told.
+
+    A row whose class nobody holds stays as it is. Taken relative to the first client, so that the mean of equal changes
+    is that change to the bit.
+    """
+    shares = samples / samples.sum()
+    result = deltas[0] + shares @ (deltas - deltas[0])
+    if histograms is not None:
+        counts = samples[:, None] * histograms
+        weights = counts / counts.sum(0).clamp_min(torch.finfo(counts.dtype).tiny)
+        head = deltas[:, model.head]
+        result[model.head] = (weights[:, model.head_classes] * head).sum(0)
+    return result
+
+
+def blend(before: Tensor, trained: Tensor, share: float) -> Tensor:
+    """What existing clients are offered after a step: their version, moved by this share of what the step changed.
+
+    The newcomers' share of all clients averages over time as FedAvg averages over clients; its extremes are exact.
+    """
+    return trained.clone() if share == 1 else before + share * (trained - before)
