@@ -15,6 +15,7 @@ from torch import Tensor
 from pfeddsh.messages import Memory, Message, State, check
 from pfeddsh.models.fast import Trainer, sgd_epoch
 from pfeddsh.models.lenet import STATISTICS, LeNet, split_statistics
+from pfeddsh.prior import own_prior
 from pfeddsh.rng import numpy_stream, torch_stream
 
 
@@ -73,12 +74,23 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Statistics = Literal["own", "pooled", "fresh"]
+
+
 class Normalised(Options):
     """Whose statistics normalise the served model's features; the default is what step 1 says (docs/baselines.md)."""
 
-    statistics: Literal["own", "pooled"] = Field(
-        default="own", description="a client's own, or of its whole batch together"
+    statistics: Statistics = Field(
+        default="own",
+        description="a client's own of the end of its step, those of its whole batch together, or its own, taken anew "
+        "with the model it is served now",
     )
+
+
+class PriorAware(Options):
+    """Whether clients raise their logits by their own label prior, in training and in serving (`pfeddsh.prior`)."""
+
+    prior: bool = Field(default=False, description="add each client's log label shares to its logits, at the client")
 
 
 class Compute(Protocol):
@@ -100,6 +112,8 @@ class Method:
         self.options = options
         self.trainer = Trainer(task.model)
         self.pools = isinstance(options, Normalised) and options.statistics == "pooled"
+        self.fresh = isinstance(options, Normalised) and options.statistics == "fresh"
+        self.uses_prior = isinstance(options, PriorAware) and options.prior
 
     @classmethod
     def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,8 +201,15 @@ class Method:
         """Train a flat vector in place for the epochs of one visit; the facts every upload carries."""
         images, labels = data.train
         batches = visit.batches(len(labels))
-        loss = sgd_epoch(self.trainer, theta, images, labels, batches=batches, lr=visit.lr, momentum=visit.momentum)
+        loss = sgd_epoch(
+            self.trainer, theta, images, labels, batches=batches, lr=visit.lr, momentum=visit.momentum,
+            prior=self.prior(data),
+        )  # fmt: skip
         return {"samples": len(labels), "loss": loss}
+
+    def prior(self, data: ClientData) -> Tensor | None:
+        """What a client adds to its logits, if the method is told to use that."""
+        return own_prior(data.train[1], self.model.classes) if self.uses_prior else None
 
     def settle(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """The client's own step ends: one forward pass of its served model sets its normalisation statistics."""
@@ -210,15 +231,25 @@ class Method:
 
     def score(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """How many of its own test images the model the client is served now gets right."""
+        theta, gates = self.weights(message, memory), self.gates(message)
         statistics = message.tensors.get("statistics", memory.tensors.get("statistics"))
-        correct = self.correct(self.weights(message, memory), data.test, statistics, self.gates(message))
+        if self.fresh:
+            statistics = self.model.calibrate(theta, data.train[0], gates)
+        correct = self.correct(theta, data.test, statistics, gates, self.prior(data))
         return Message(facts={"correct": {"acc": correct}, "count": len(data.test[1])}), memory
 
     def correct(
-        self, theta: Tensor, examples: tuple[Tensor, Tensor], statistics: Tensor | None, gates: Tensor | None = None
+        self,
+        theta: Tensor,
+        examples: tuple[Tensor, Tensor],
+        statistics: Tensor | None,
+        gates: Tensor | None = None,
+        prior: Tensor | None = None,
     ) -> int:
         with torch.inference_mode():
             logits = self.model.forward(theta, examples[0], statistics, gates)
+            if prior is not None:
+                logits += prior
         return int((logits.argmax(1) == examples[1]).sum())
 
 

@@ -5,13 +5,13 @@ trained last.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Visit
+from pfeddsh.methods.base import ClientData, Method, Normalised, PriorAware, Statistics, Visit
 
 
 def weighted_mean(uploads: dict[int, Message], name: str) -> Tensor:
@@ -21,8 +21,8 @@ def weighted_mean(uploads: dict[int, Message], name: str) -> Tensor:
     return stacked[0] + (counts / counts.sum()) @ (stacked - stacked[0])
 
 
-class Settings(Normalised):
-    statistics: Literal["own", "pooled"] = "pooled"
+class Settings(Normalised, PriorAware):
+    statistics: Statistics = "pooled"
 
 
 class FedAvg(Method):

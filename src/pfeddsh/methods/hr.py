@@ -6,7 +6,6 @@ model for everyone, so statistics are shared and pooled as FedAvg's; with a loca
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from pfeddsh.lennard_jones import place
 from pfeddsh.messages import BadMessage, Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
+from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Statistics, Task, Visit
 from pfeddsh.methods.fedavg import weighted_mean
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, descend, encode
 from pfeddsh.rng import torch_stream
@@ -24,7 +23,7 @@ from pfeddsh.rng import torch_stream
 class Settings(Normalised):
     """The paper leaves most values open; these are of the public re-implementation unless said otherwise."""
 
-    statistics: Literal["own", "pooled"] = "pooled"
+    statistics: Statistics = "pooled"
     attraction: float = Field(10.0, ge=0, description="weight of the distance between a code and its centroid")
     # There 1 and 3072, with which pixels drown the classes: 21.9 % in step 1 instead of 42 %.
     reconstruction: float = Field(0.01, ge=0, description="weight of the squared error, summed over pixels")

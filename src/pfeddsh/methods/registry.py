@@ -36,7 +36,7 @@ class Entry:
         fields = self.method.Settings.model_fields
         for key in given:
             if key not in fields:
-                raise UserError(f"options: {unknown('setting', key, fields)}" if fields else f"no setting '{key}' here")
+                raise UserError(f"options: {unknown('setting', key, fields)}")
         try:
             return self.method.Settings(**{**self.preset, **given}).model_dump(mode="json")
         except ValidationError as error:
@@ -55,6 +55,14 @@ METHODS: dict[str, Entry] = {
     "fedavg": Entry(FedAvg, "one model for everyone"),
     "fedper": Entry(FedPer, "shared body, a last layer of its own for every client"),
     "fedrep": Entry(FedRep, "as fedper, but the last layer and the body train in turn"),
+    "local-prior": Entry(Local, "every client alone, told its label prior", {"prior": True}),
+    "fedavg-prior": Entry(
+        FedAvg,
+        "one model for everyone; each client adds its label prior",
+        {"prior": True, "statistics": "fresh"},
+    ),
+    "fedper-prior": Entry(FedPer, "fedper; each client adds its label prior", {"prior": True}),
+    "fedrep-prior": Entry(FedRep, "fedrep; each client adds its label prior", {"prior": True}),
     "fedselect": Entry(FedSelect, "every client keeps to itself the weights that change most"),
     "pfedhn": Entry(PFedHN, "a hypernetwork makes every client's weights from an embedding"),
     "pfedhn-embed-only": Entry(PFedHN, "after step 1, only embeddings of newcomers train", {"novel": "embed_only"}),
