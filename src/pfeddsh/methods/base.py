@@ -12,6 +12,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from pfeddsh import guard
+from pfeddsh.guard import Evidence, Model
 from pfeddsh.messages import Memory, Message, State, check
 from pfeddsh.models.fast import Trainer, sgd_epoch
 from pfeddsh.models.lenet import STATISTICS, LeNet, split_statistics
@@ -57,6 +59,7 @@ class Visit:
     momentum: float = 0.9
     epochs: int = 1
     batch_size: int = 32
+    evidence: Evidence = "shifted"  # what an existing client judges offers by
 
     def generator(self, purpose: str) -> torch.Generator:
         return torch_stream(self.seed, self.step, self.round, self.client, purpose)
@@ -225,32 +228,55 @@ class Method:
         """Channel gates of the served model, for masked methods."""
         return None
 
+    def followed(self, message: Message, data: ClientData, memory: Memory, anew: bool = False) -> Model:
+        """What the client uses if it goes along with the server; `anew`: with statistics of its own, taken now."""
+        theta, gates = self.weights(message, memory), self.gates(message)
+        statistics = message.tensors.get("statistics")  # pooled
+        if statistics is None and (anew or self.fresh):
+            statistics = self.model.calibrate(theta, data.train[0], gates)
+        elif statistics is None:
+            statistics = memory.tensors.get("statistics")
+        return Model(theta, statistics, gates, self.prior(data))
+
+    def keep(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        """The client's own step is closed: it keeps the model it is served. Asked unless existing clients follow."""
+        return Message(), guard.keep(self.followed(message, data, memory), memory)
+
     def receive(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
-        """The client is offered a model and says whether it takes it. Only for methods that make offers."""
-        raise NotImplementedError
+        """The client is offered a model, keeps the better of both by its own evidence, and says which that is."""
+        current, offered = guard.kept(memory, self.prior(data)), self.followed(message, data, memory, anew=True)
+        accepted = current is None or guard.prefers(
+            lambda images: self.logits(current, images, message),
+            lambda images: self.logits(offered, images, message),
+            data.train,
+            data.held_out,
+            visit.evidence,
+        )
+        return Message(facts={"accepted": accepted}), guard.keep(offered, memory) if accepted else memory
 
     def score(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
-        """How many of its own test images the model the client is served now gets right."""
-        theta, gates = self.weights(message, memory), self.gates(message)
-        statistics = message.tensors.get("statistics", memory.tensors.get("statistics"))
-        if self.fresh:
-            statistics = self.model.calibrate(theta, data.train[0], gates)
-        correct = self.correct(theta, data.test, statistics, gates, self.prior(data))
-        return Message(facts={"correct": {"acc": correct}, "count": len(data.test[1])}), memory
+        """How many of its own test images the client gets right now, and would if it followed what it is served."""
+        images, labels = data.test
+        models = {"acc": self.followed(message, data, memory)}
+        if (kept := guard.kept(memory, self.prior(data))) is not None:
+            models = {"acc": kept, "acc_unguarded": models["acc"]}
+        correct = {rule: _right(self.logits(model, images, message), labels) for rule, model in models.items()}
+        return Message(facts={"correct": correct, "count": len(labels)}), memory
+
+    @torch.inference_mode()
+    def logits(self, model: Model, images: Tensor, message: Message) -> Tensor:
+        """What a client's model says of images; `message` is for methods that need more than a model."""
+        logits = self.model.forward(model.theta, images, model.statistics, model.gates)
+        return logits if model.prior is None else logits + model.prior
 
     def correct(
-        self,
-        theta: Tensor,
-        examples: tuple[Tensor, Tensor],
-        statistics: Tensor | None,
-        gates: Tensor | None = None,
-        prior: Tensor | None = None,
+        self, theta: Tensor, examples: tuple[Tensor, Tensor], statistics: Tensor | None, gates: Tensor | None = None
     ) -> int:
-        with torch.inference_mode():
-            logits = self.model.forward(theta, examples[0], statistics, gates)
-            if prior is not None:
-                logits += prior
-        return int((logits.argmax(1) == examples[1]).sum())
+        return _right(self.logits(Model(theta, statistics, gates), examples[0], Message()), examples[1])
+
+
+def _right(logits: Tensor, labels: Tensor) -> int:
+    return int((logits.argmax(1) == labels).sum())
 
 
 def pooled(statistics: Sequence[Tensor]) -> Tensor:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from pfeddsh.guard import Model
 from pfeddsh.lennard_jones import place
 from pfeddsh.messages import BadMessage, Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Statistics, Task, Visit
@@ -159,15 +160,13 @@ class HR(Method):
     def weights(self, message: Message, memory: Memory) -> Tensor:
         return torch.cat([message["encoder"], memory.tensors.get("head", self.task.theta0[self.model.head])])
 
-    def score(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+    def logits(self, model: Model, images: Tensor, message: Message) -> Tensor:
+        """Without local heads, the nearer a centroid, the likelier its class."""
         if self.settings.local_head:
-            return super().score(message, data, memory, visit)
-        images, labels = data.test
+            return super().logits(model, images, message)
         with torch.inference_mode():
-            statistics = message.tensors.get("statistics", memory.tensors.get("statistics"))
-            codes = encode(self.model, message["encoder"], images, statistics)
-            nearest = torch.cdist(codes, message["centroids"]).argmin(1)
-        return Message(facts={"correct": {"acc": int((nearest == labels).sum())}, "count": len(labels)}), memory
+            codes = encode(self.model, model.theta[self.model.body], images, model.statistics)
+            return -torch.cdist(codes, message["centroids"])
 
     # On either side
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from pfeddsh.errors import UserError, unknown
+from pfeddsh.guard import Existing
 from pfeddsh.methods.base import Method, Task
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.fedclass import FedCLASS
@@ -24,12 +25,13 @@ from pfeddsh.methods.pfedhn import PFedHN
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered name: the class, the settings it presets, and who trains in later steps."""
+    """A registered name: the class, the settings it presets, who trains later, and what existing clients do then."""
 
     method: type[Method]
     summary: str
     preset: Mapping[str, Any] = field(default_factory=dict)
     later: Literal["newcomers", "everyone"] = "newcomers"
+    existing: Existing = "follow"
 
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The complete settings: defaults, then the preset, then what the user gave."""
