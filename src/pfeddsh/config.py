@@ -44,10 +44,11 @@ class Config(BaseModel):
     lr: float = Field(0.01, ge=0, allow_inf_nan=False)
     momentum: float = Field(0.9, ge=0, lt=1)
     batch_size: int = Field(32, ge=2)
-    later: Literal["newcomers", "frozen", "everyone"] = Field(
+    later: Literal["newcomers", "frozen", "frozen-head", "everyone"] = Field(
         "newcomers",
         description="who trains the shared state after step 1: newcomers (Investigation I), nobody: newcomers only "
-        "fine-tune for themselves (frozen, Investigation II), or everyone (an oracle the setting forbids)",
+        "fine-tune for themselves (frozen, Investigation II; frozen-head: their last layer alone), or everyone (an "
+        "oracle the setting forbids)",
     )
     existing: Existing = Field(
         "follow",
@@ -86,6 +87,12 @@ class Config(BaseModel):
         parse(self.schedule)
         if self.evidence == "held-out" and self.hold_out == 0:
             raise UserError("evidence = held-out: no images are set aside; say how many, for instance hold_out = 0.1")
+        from pfeddsh.methods import registry
+
+        if self.later == "frozen-head" and registry.find(self.method).method.whole_only:
+            raise UserError(f"later = frozen-head: {self.method} has a training of its own, of the whole model")
+        if self.options.get("finetune") and self.existing == "follow":
+            raise UserError("options.finetune: only a client that keeps its model can tune it; set existing = keep")
         return self
 
     def plan(self) -> Schedule:

@@ -186,7 +186,7 @@ class Federation:
     # Helpers
 
     def _frozen(self, step: int) -> bool:
-        return step > 1 and self.bench.config.later == "frozen"
+        return step > 1 and self.bench.config.later in ("frozen", "frozen-head")
 
     def _once(self, message: Message) -> int:
         """Bytes of a message that do not travel in every round."""

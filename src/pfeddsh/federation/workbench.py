@@ -100,7 +100,7 @@ class Workbench:
         c = self.config
         return Visit(
             c.seed, step, round, client, self.plan.rounds(step), self.plan.rate(step, round), c.momentum,
-            c.local_epochs, c.batch_size, c.evidence,
+            c.local_epochs, c.batch_size, c.evidence, head_only=c.later == "frozen-head" and step > 1,
         )  # fmt: skip
 
     def shard(self, client: int) -> Shard:

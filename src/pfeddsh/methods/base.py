@@ -60,6 +60,7 @@ class Visit:
     epochs: int = 1
     batch_size: int = 32
     evidence: Evidence = "shifted"  # what an existing client judges offers by
+    head_only: bool = False  # the last layer alone is trained
 
     def generator(self, purpose: str) -> torch.Generator:
         return torch_stream(self.seed, self.step, self.round, self.client, purpose)
@@ -107,6 +108,7 @@ class Method:
 
     Settings: ClassVar[type[Options]] = Options
     once: ClassVar[frozenset[str]] = frozenset()  # tensors that travel once per client or step, not in every round
+    whole_only: ClassVar[bool] = False  # trains in a way of its own, not with `train`, which can do the head alone
     zero_shot: ClassVar[bool] = False  # newcomers can be served before any round: that is evaluated too
 
     def __init__(self, task: Task, options: Options) -> None:
@@ -206,7 +208,7 @@ class Method:
         batches = visit.batches(len(labels))
         loss = sgd_epoch(
             self.trainer, theta, images, labels, batches=batches, lr=visit.lr, momentum=visit.momentum,
-            prior=self.prior(data),
+            part=self.model.head if visit.head_only else None, prior=self.prior(data),
         )  # fmt: skip
         return {"samples": len(labels), "loss": loss}
 

@@ -49,6 +49,7 @@ class FedCLASS(Method):
     """
 
     Settings = Settings
+    whole_only = True
     once = frozenset({"teacher"})
 
     def __init__(self, task: Task, options: Options) -> None:

@@ -52,7 +52,8 @@ class FedRep(FedPer):
         images, labels = data.train
         settings = self.settings
         passes = two_passes(visit, len(labels), settings.split_epoch, (settings.head_epochs, settings.body_epochs))
-        for part, batches in zip((self.model.head, self.model.body), passes, strict=True):
+        parts = (self.model.head,) if visit.head_only else (self.model.head, self.model.body)
+        for part, batches in zip(parts, passes, strict=False):
             loss = sgd_epoch(
                 self.trainer, theta, images, labels, batches=batches, lr=visit.lr, momentum=visit.momentum, part=part,
                 prior=self.prior(data),

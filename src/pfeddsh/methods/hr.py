@@ -47,6 +47,7 @@ class HR(Method):
     """
 
     Settings = Settings
+    whole_only = True
 
     def __init__(self, task: Task, options: Options) -> None:
         super().__init__(task, options)

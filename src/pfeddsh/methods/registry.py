@@ -63,6 +63,18 @@ METHODS: dict[str, Entry] = {
         "one model for everyone; each client adds its label prior",
         {"prior": True, "statistics": "fresh"},
     ),
+    "fedavg-finetune": Entry(
+        FedAvg,
+        "fedavg; each client tunes the model at the end of its step and keeps it",
+        {"finetune": 2},
+        existing="keep",
+    ),
+    "fedavg-prior-finetune": Entry(
+        FedAvg,
+        "the same with the label prior",
+        {"prior": True, "statistics": "fresh", "finetune": 2},
+        existing="keep",
+    ),
     "fedper-prior": Entry(FedPer, "fedper; each client adds its label prior", {"prior": True}),
     "fedrep-prior": Entry(FedRep, "fedrep; each client adds its label prior", {"prior": True}),
     "fedselect": Entry(FedSelect, "every client keeps to itself the weights that change most"),
