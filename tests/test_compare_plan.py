@@ -8,7 +8,7 @@ from conftest import tiny
 
 from pfeddsh.compare.keys import code, stops
 from pfeddsh.compare.plan import make
-from pfeddsh.config import read
+from pfeddsh.config import build, read
 from pfeddsh.errors import UserError
 from pfeddsh.methods.registry import METHODS
 
@@ -85,8 +85,8 @@ def test_every_kept_result_is_a_run_of_a_kept_plan():
     planned = {run.name: run.config for plan in plans for run in make(read(plan)).runs()}
     for path in kept.glob("*.json"):
         results, config = json.loads(path.read_text()), planned[path.stem]
-        assert results["options"] == config.options, path
-        assert results["protocol"] == config.protocol(), path
+        told = {"options": results["options"], **results["protocol"]}  # keys that came later are at their defaults
+        assert build({**config.model_dump(include={"dataset", "method", "schedule", "seed"}), **told}) == config, path
 
 
 # What is shared
@@ -101,6 +101,7 @@ def test_everything_a_state_depends_on_is_in_its_key():
     for change in (
         {"seed": 1}, {"alpha": 1.0}, {"lr": 0.5}, {"rounds_first": 7}, {"partition": "iid"}, {"batch_size": 8},
         {"momentum": 0.5}, {"local_epochs": 2}, {"sample_fraction": 0.5}, {"schedule": "5+3+2"}, {"schedule": "6+6"},
+        {"hold_out": 0.2},
     ):  # fmt: skip
         assert shared(keys(), keys(**change)) == 0, change
     assert shared(keys(), keys(data="other data")) == 0
@@ -111,6 +112,8 @@ def test_everything_a_state_depends_on_is_in_its_key():
 def test_what_acts_after_step_1_does_not_count_in_it():
     assert shared(keys(), keys(rounds_later=9)) == 2
     assert shared(keys(), keys(later="frozen")) == 2
+    assert shared(keys(), keys(existing="keep")) == 1, "what clients keep, they keep from the end of step 1 on"
+    assert shared(keys(existing="guard"), keys(existing="guard", evidence="loss")) == 2
     assert shared(keys("pfedhn"), keys("pfedhn-embed-only")) == 1
     assert shared(keys("fedclass"), keys("fedclass", options={"beta": 1.0})) == 1
     assert shared(keys("fedclass"), keys("fedclass-local-head")) == 0

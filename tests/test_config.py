@@ -95,8 +95,8 @@ def test_an_unreadable_schedule_is_refused():
         build({"schedule": "80+20-3"})
 
 
-def test_a_method_without_settings_takes_none():
-    with pytest.raises(UserError, match="no setting 'heads'"):
+def test_an_unknown_setting_of_a_method_gets_the_valid_ones():
+    with pytest.raises(UserError, match=r"unknown setting 'heads'; .*prior"):
         build({"method": "local", "options": {"heads": 3}})
 
 

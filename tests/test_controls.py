@@ -31,9 +31,17 @@ def test_what_a_control_depends_on_is_in_its_key(tmp_path, monkeypatch):
     config = tiny()
     controls.complete(config, "data", config.plan().steps, float)
     assert controls.load(config, "data") == {k: float(k) for k in range(10)}
-    assert controls.load(tiny("fedper"), "data") == controls.load(config, "data")
+    for same in (tiny("fedper"), tiny(existing="guard"), tiny(later="frozen")):
+        assert controls.load(same, "data") == controls.load(config, "data")
     assert controls.load(config, "other data") == {}
-    for change in ({"seed": 1}, {"alpha": 1.0}, {"lr": 0.5}, {"rounds_first": 7}, {"partition": "iid"}):
+    for change in (
+        {"seed": 1},
+        {"alpha": 1.0},
+        {"lr": 0.5},
+        {"rounds_first": 7},
+        {"partition": "iid"},
+        {"hold_out": 0.2},
+    ):
         assert controls.load(tiny(**change), "data") == {}, change
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.federation.schedule import Schedule, parse
+from pfeddsh.guard import Evidence, Existing
 
 DEMO: dict[str, Any] = {
     "schedule": "30+2x5",
@@ -21,7 +22,7 @@ DEMO: dict[str, Any] = {
 
 PROTOCOL = (
     "partition", "alpha", "rounds_first", "rounds_later", "sample_fraction", "local_epochs", "lr", "momentum",
-    "batch_size", "later",
+    "batch_size", "later", "existing", "evidence", "hold_out",
 )  # fmt: skip
 
 
@@ -43,11 +44,23 @@ class Config(BaseModel):
     lr: float = Field(0.01, ge=0, allow_inf_nan=False)
     momentum: float = Field(0.9, ge=0, lt=1)
     batch_size: int = Field(32, ge=2)
-    later: Literal["newcomers", "frozen", "everyone"] = Field(
+    later: Literal["newcomers", "frozen", "frozen-head", "everyone"] = Field(
         "newcomers",
         description="who trains the shared state after step 1: newcomers (Investigation I), nobody: newcomers only "
-        "fine-tune for themselves (frozen, Investigation II), or everyone (an oracle the setting forbids)",
+        "fine-tune for themselves (frozen, Investigation II; frozen-head: their last layer alone), or everyone (an "
+        "oracle the setting forbids)",
     )
+    existing: Existing = Field(
+        "follow",
+        description="clients whose step is over: are served the current state (follow), keep the model of its end "
+        "(keep), or keep the better of what they have and what they would be served (guard)",
+    )
+    evidence: Evidence = Field(
+        "shifted",
+        description="what a client judges offers by: the loss on its training images (loss), on the same flipped and "
+        "shifted (shifted), or images that were set aside (held-out)",
+    )
+    hold_out: float = Field(0.0, ge=0, le=0.5, description="share of each client's training images that is set aside")
     engine: Literal["serial", "pool"] = "pool"
     workers: int = Field(0, ge=0, description="worker processes of the pool; 0 means one per core")
     data_dir: Path | None = Field(None, description="where datasets lie; else PFEDDSH_DATA, else the user's cache")
@@ -66,11 +79,20 @@ class Config(BaseModel):
 
         entry = registry.find(values.get("method", "pfeddsh"))
         values.setdefault("later", entry.later)
+        values.setdefault("existing", entry.existing)
         return {**values, "options": entry.options(values.get("options", {}))}
 
     @model_validator(mode="after")
-    def _schedule_is_readable(self) -> "Config":
+    def _parts_fit(self) -> "Config":
         parse(self.schedule)
+        if self.evidence == "held-out" and self.hold_out == 0:
+            raise UserError("evidence = held-out: no images are set aside; say how many, for instance hold_out = 0.1")
+        from pfeddsh.methods import registry
+
+        if self.later == "frozen-head" and registry.find(self.method).method.whole_only:
+            raise UserError(f"later = frozen-head: {self.method} has a training of its own, of the whole model")
+        if self.options.get("finetune") and self.existing == "follow":
+            raise UserError("options.finetune: only a client that keeps its model can tune it; set existing = keep")
         return self
 
     def plan(self) -> Schedule:

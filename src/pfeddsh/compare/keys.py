@@ -57,7 +57,8 @@ def _stop(config: Config, fingerprint: str, moment: Moment, rounds: int) -> Stop
     if step == 1:
         del protocol["rounds_later"]
     depends = [
-        moment, fingerprint, plan.clients, plan.sizes[:step], protocol, config.later if step > 1 else None,
+        moment, fingerprint, plan.clients, plan.sizes[:step], protocol, config.existing if closed else None,
+        [config.later, config.evidence] if step > 1 else None,
         method.__module__, method.__qualname__, config.options if closed else method.first_rounds(config.options),
     ]  # fmt: skip
     return Stop(moment, rounds, _hash([*depends, config.seed, code()]), _hash(depends))

@@ -154,11 +154,18 @@ class Federation:
                 self._tell("refused", {"step": step, "client": client, "reason": f"report refused: {error}"})
         if not self._frozen(step):
             self.method.close_step(self.state, reports)
+        if self.bench.config.existing != "follow":
+            newcomers = [k for k in self.plan.batch(step) if k not in self.ledger.absent]
+            for client, (_, memory) in self._everyone("keep", self._served(newcomers), step):
+                self.memories[client] = memory
         present = [k for k in self.plan.onboarded(step) if k not in self.ledger.absent]
         before = self._evaluate(step, present)
         began = time.perf_counter()
         offers = {} if self._frozen(step) else self.method.replay(self.state, self._computer(step))
         seconds = time.perf_counter() - began if offers else 0.0
+        if self.bench.config.existing == "guard" and not self._frozen(step):
+            settled = [k for k in present if self.ledger.batch[k] < step and k not in offers]
+            offers |= self._served(settled)
         accepted = {}
         for client, (answer, memory) in self._everyone("receive", offers, step):
             self.ledger.add_transfer(down=offers[client].nbytes)
@@ -179,7 +186,7 @@ class Federation:
     # Helpers
 
     def _frozen(self, step: int) -> bool:
-        return step > 1 and self.bench.config.later == "frozen"
+        return step > 1 and self.bench.config.later in ("frozen", "frozen-head")
 
     def _once(self, message: Message) -> int:
         """Bytes of a message that do not travel in every round."""

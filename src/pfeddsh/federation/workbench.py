@@ -18,6 +18,7 @@ from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Options, Task, Visit
 from pfeddsh.methods.local import Local
+from pfeddsh.rng import numpy_stream
 
 CONTROL = "control"  # the job that runs a client's local-only control
 SERVER = -1  # the 'client' of work that the server itself hands out
@@ -40,8 +41,10 @@ class Call:
 class Shard:
     """One client's part of a dataset, as normalised float images; made when asked for, kept for one call."""
 
-    def __init__(self, dataset: Dataset, train: np.ndarray, test: np.ndarray) -> None:
-        self._dataset, self._train, self._test = dataset, train, test
+    def __init__(
+        self, dataset: Dataset, train: np.ndarray, test: np.ndarray, set_aside: np.ndarray | None = None
+    ) -> None:
+        self._dataset, self._train, self._test, self._set_aside = dataset, train, test, set_aside
         std = torch.from_numpy(np.maximum(dataset.std, 1e-3)).view(3, 1, 1)  # a channel may be constant
         self._scale = 1 / (255 * std)
         self._shift = -torch.from_numpy(dataset.mean).view(3, 1, 1) / std
@@ -60,8 +63,10 @@ class Shard:
 
     @property
     def held_out(self) -> tuple[Tensor, Tensor]:
-        """In simulation the training images: the test images measure, and must not choose."""
-        return self.train
+        """What was set aside; else, in simulation, the training images: test images measure, and must not choose."""
+        if self._set_aside is None:
+            return self.train
+        return self._select(self._dataset.x_train, self._dataset.y_train, self._set_aside)
 
 
 def divide(config: Config, dataset: Dataset) -> Partition:
@@ -70,6 +75,13 @@ def divide(config: Config, dataset: Dataset) -> Partition:
         dataset.y_train, dataset.y_test, classes=dataset.classes, clients=config.plan().clients,
         rule=config.partition, alpha=config.alpha, seed=config.seed,
     )  # fmt: skip
+
+
+def split(own: np.ndarray, share: float, stream: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """What a client trains on, two images at least, and what it sets aside, at least one."""
+    count = min(max(1, round(share * len(own))), len(own) - 2)
+    order = stream.permutation(own)
+    return np.sort(order[count:]), np.sort(order[:count])
 
 
 class Workbench:
@@ -88,11 +100,15 @@ class Workbench:
         c = self.config
         return Visit(
             c.seed, step, round, client, self.plan.rounds(step), self.plan.rate(step, round), c.momentum,
-            c.local_epochs, c.batch_size,
+            c.local_epochs, c.batch_size, c.evidence, head_only=c.later == "frozen-head" and step > 1,
         )  # fmt: skip
 
     def shard(self, client: int) -> Shard:
-        return Shard(self.dataset, self.parts.train[client], self.parts.test[client])
+        train, test, share = self.parts.train[client], self.parts.test[client], self.config.hold_out
+        aside = None
+        if share and len(train) > 2:
+            train, aside = split(train, share, numpy_stream(self.config.seed, "set aside", client))
+        return Shard(self.dataset, train, test, aside)
 
     def run(self, call: Call) -> tuple[Message, Memory]:
         """Do one piece of work."""

@@ -12,9 +12,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from pfeddsh import guard
+from pfeddsh.guard import Evidence, Model
 from pfeddsh.messages import Memory, Message, State, check
 from pfeddsh.models.fast import Trainer, sgd_epoch
 from pfeddsh.models.lenet import STATISTICS, LeNet, split_statistics
+from pfeddsh.prior import own_prior
 from pfeddsh.rng import numpy_stream, torch_stream
 
 
@@ -56,6 +59,8 @@ class Visit:
     momentum: float = 0.9
     epochs: int = 1
     batch_size: int = 32
+    evidence: Evidence = "shifted"  # what an existing client judges offers by
+    head_only: bool = False  # the last layer alone is trained
 
     def generator(self, purpose: str) -> torch.Generator:
         return torch_stream(self.seed, self.step, self.round, self.client, purpose)
@@ -73,12 +78,23 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Statistics = Literal["own", "pooled", "fresh"]
+
+
 class Normalised(Options):
     """Whose statistics normalise the served model's features; the default is what step 1 says (docs/baselines.md)."""
 
-    statistics: Literal["own", "pooled"] = Field(
-        default="own", description="a client's own, or of its whole batch together"
+    statistics: Statistics = Field(
+        default="own",
+        description="a client's own of the end of its step, those of its whole batch together, or its own, taken anew "
+        "with the model it is served now",
     )
+
+
+class PriorAware(Options):
+    """Whether clients raise their logits by their own label prior, in training and in serving (`pfeddsh.prior`)."""
+
+    prior: bool = Field(default=False, description="add each client's log label shares to its logits, at the client")
 
 
 class Compute(Protocol):
@@ -92,6 +108,7 @@ class Method:
 
     Settings: ClassVar[type[Options]] = Options
     once: ClassVar[frozenset[str]] = frozenset()  # tensors that travel once per client or step, not in every round
+    whole_only: ClassVar[bool] = False  # trains in a way of its own, not with `train`, which can do the head alone
     zero_shot: ClassVar[bool] = False  # newcomers can be served before any round: that is evaluated too
 
     def __init__(self, task: Task, options: Options) -> None:
@@ -100,6 +117,8 @@ class Method:
         self.options = options
         self.trainer = Trainer(task.model)
         self.pools = isinstance(options, Normalised) and options.statistics == "pooled"
+        self.fresh = isinstance(options, Normalised) and options.statistics == "fresh"
+        self.uses_prior = isinstance(options, PriorAware) and options.prior
 
     @classmethod
     def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,8 +206,15 @@ class Method:
         """Train a flat vector in place for the epochs of one visit; the facts every upload carries."""
         images, labels = data.train
         batches = visit.batches(len(labels))
-        loss = sgd_epoch(self.trainer, theta, images, labels, batches=batches, lr=visit.lr, momentum=visit.momentum)
+        loss = sgd_epoch(
+            self.trainer, theta, images, labels, batches=batches, lr=visit.lr, momentum=visit.momentum,
+            part=self.model.head if visit.head_only else None, prior=self.prior(data),
+        )  # fmt: skip
         return {"samples": len(labels), "loss": loss}
+
+    def prior(self, data: ClientData) -> Tensor | None:
+        """What a client adds to its logits, if the method is told to use that."""
+        return own_prior(data.train[1], self.model.classes) if self.uses_prior else None
 
     def settle(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """The client's own step ends: one forward pass of its served model sets its normalisation statistics."""
@@ -204,22 +230,55 @@ class Method:
         """Channel gates of the served model, for masked methods."""
         return None
 
+    def followed(self, message: Message, data: ClientData, memory: Memory, anew: bool = False) -> Model:
+        """What the client uses if it goes along with the server; `anew`: with statistics of its own, taken now."""
+        theta, gates = self.weights(message, memory), self.gates(message)
+        statistics = message.tensors.get("statistics")  # pooled
+        if statistics is None and (anew or self.fresh):
+            statistics = self.model.calibrate(theta, data.train[0], gates)
+        elif statistics is None:
+            statistics = memory.tensors.get("statistics")
+        return Model(theta, statistics, gates, self.prior(data))
+
+    def keep(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        """The client's own step is closed: it keeps the model it is served. Asked unless existing clients follow."""
+        return Message(), guard.keep(self.followed(message, data, memory), memory)
+
     def receive(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
-        """The client is offered a model and says whether it takes it. Only for methods that make offers."""
-        raise NotImplementedError
+        """The client is offered a model, keeps the better of both by its own evidence, and says which that is."""
+        current, offered = guard.kept(memory, self.prior(data)), self.followed(message, data, memory, anew=True)
+        accepted = current is None or guard.prefers(
+            lambda images: self.logits(current, images, message),
+            lambda images: self.logits(offered, images, message),
+            data.train,
+            data.held_out,
+            visit.evidence,
+        )
+        return Message(facts={"accepted": accepted}), guard.keep(offered, memory) if accepted else memory
 
     def score(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
-        """How many of its own test images the model the client is served now gets right."""
-        statistics = message.tensors.get("statistics", memory.tensors.get("statistics"))
-        correct = self.correct(self.weights(message, memory), data.test, statistics, self.gates(message))
-        return Message(facts={"correct": {"acc": correct}, "count": len(data.test[1])}), memory
+        """How many of its own test images the client gets right now, and would if it followed what it is served."""
+        images, labels = data.test
+        models = {"acc": self.followed(message, data, memory)}
+        if (kept := guard.kept(memory, self.prior(data))) is not None:
+            models = {"acc": kept, "acc_unguarded": models["acc"]}
+        correct = {rule: _right(self.logits(model, images, message), labels) for rule, model in models.items()}
+        return Message(facts={"correct": correct, "count": len(labels)}), memory
+
+    @torch.inference_mode()
+    def logits(self, model: Model, images: Tensor, message: Message) -> Tensor:
+        """What a client's model says of images; `message` is for methods that need more than a model."""
+        logits = self.model.forward(model.theta, images, model.statistics, model.gates)
+        return logits if model.prior is None else logits + model.prior
 
     def correct(
         self, theta: Tensor, examples: tuple[Tensor, Tensor], statistics: Tensor | None, gates: Tensor | None = None
     ) -> int:
-        with torch.inference_mode():
-            logits = self.model.forward(theta, examples[0], statistics, gates)
-        return int((logits.argmax(1) == examples[1]).sum())
+        return _right(self.logits(Model(theta, statistics, gates), examples[0], Message()), examples[1])
+
+
+def _right(logits: Tensor, labels: Tensor) -> int:
+    return int((logits.argmax(1) == labels).sum())
 
 
 def pooled(statistics: Sequence[Tensor]) -> Tensor:

@@ -4,14 +4,18 @@ New and existing clients are served the current global model as it is, with stat
 trained last.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from pfeddsh import guard
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Visit
+from pfeddsh.methods.base import ClientData, Method, Normalised, Options, PriorAware, Statistics, Visit
+from pfeddsh.models.fast import sgd_epoch
 
 
 def weighted_mean(uploads: dict[int, Message], name: str) -> Tensor:
@@ -21,14 +25,21 @@ def weighted_mean(uploads: dict[int, Message], name: str) -> Tensor:
     return stacked[0] + (counts / counts.sum()) @ (stacked - stacked[0])
 
 
-class Settings(Normalised):
-    statistics: Literal["own", "pooled"] = "pooled"
+class Settings(Normalised, PriorAware):
+    statistics: Statistics = "pooled"
+    finetune: int = Field(0, ge=0, description="epochs of a client on the model it then keeps, when its step is over")
+    finetune_rate: float = Field(0.001, ge=0, description="learning rate of these epochs")
 
 
 class FedAvg(Method):
     """State: `theta` and `statistics`. Upload: the trained `theta`."""
 
-    Settings = Settings
+    Settings: ClassVar[type[Options]] = Settings
+
+    @classmethod
+    def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Fine-tuning comes after them."""
+        return {name: value for name, value in options.items() if not name.startswith("finetune")}
 
     def init(self) -> State:
         return State({"theta": self.task.theta0.clone()})
@@ -46,3 +57,16 @@ class FedAvg(Method):
 
     def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
         state["theta"] = weighted_mean(uploads, "theta")
+
+    def keep(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        """With `finetune`, the client first makes the model its own; statistics are then its own as well."""
+        if not (isinstance(self.options, Settings) and self.options.finetune):
+            return super().keep(message, data, memory, visit)
+        images, labels = data.train
+        theta = self.weights(message, memory).clone()
+        batches = replace(visit, epochs=self.options.finetune).batches(len(labels), "fine-tuning")
+        sgd_epoch(
+            self.trainer, theta, images, labels, batches=batches, lr=self.options.finetune_rate,
+            momentum=visit.momentum, prior=self.prior(data),
+        )  # fmt: skip
+        return Message(), guard.keep(guard.Model(theta, self.model.calibrate(theta, images)), memory)

@@ -6,14 +6,14 @@ statistics (FedAvg); with `local_head` the last layer and the statistics are the
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, Record, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
+from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Statistics, Task, Visit
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.fedper import FedPer
 from pfeddsh.models.fast import Trainer, cross_entropy
@@ -22,7 +22,7 @@ from pfeddsh.models.fast import Trainer, cross_entropy
 class Settings(Normalised):
     """Weight and temperatures are the original's; unequal temperatures also soften the student."""
 
-    statistics: Literal["own", "pooled"] = "pooled"
+    statistics: Statistics = "pooled"
     beta: float = Field(5.0, ge=0, description="weight of the distillation")
     tau_new: float = Field(3.0, gt=0, description="temperature of the model that trains")
     tau_old: float = Field(5.0, gt=0, description="temperature of its teacher")
@@ -49,6 +49,7 @@ class FedCLASS(Method):
     """
 
     Settings = Settings
+    whole_only = True
     once = frozenset({"teacher"})
 
     def __init__(self, task: Task, options: Options) -> None:

@@ -11,14 +11,18 @@ import torch
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Visit
+from pfeddsh.methods.base import ClientData, Method, Normalised, Options, PriorAware, Visit
 from pfeddsh.methods.fedavg import weighted_mean
+
+
+class FedPerSettings(Normalised, PriorAware):
+    """The last layer is the client's own; everything else it can be told is common to many methods."""
 
 
 class FedPer(Method):
     """State: `body`. Upload: the trained `body`. Memory: `head` and statistics."""
 
-    Settings: ClassVar[type[Options]] = Normalised
+    Settings: ClassVar[type[Options]] = FedPerSettings
 
     def init(self) -> State:
         return State({"body": self.task.theta0[self.model.body].clone()})

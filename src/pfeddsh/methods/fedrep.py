@@ -11,12 +11,12 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh.methods.base import ClientData, Normalised, Options, Task, Visit
-from pfeddsh.methods.fedper import FedPer
+from pfeddsh.methods.base import ClientData, Options, Task, Visit
+from pfeddsh.methods.fedper import FedPer, FedPerSettings
 from pfeddsh.models.fast import sgd_epoch
 
 
-class Settings(Normalised):
+class Settings(FedPerSettings):
     """The original's 10 + 1 epochs of CIFAR-10 do not fit the protocol's local epoch: one of each is the least."""
 
     head_epochs: int = Field(1, ge=1, description="passes of the head, per local epoch")
@@ -52,8 +52,10 @@ class FedRep(FedPer):
         images, labels = data.train
         settings = self.settings
         passes = two_passes(visit, len(labels), settings.split_epoch, (settings.head_epochs, settings.body_epochs))
-        for part, batches in zip((self.model.head, self.model.body), passes, strict=True):
+        parts = (self.model.head,) if visit.head_only else (self.model.head, self.model.body)
+        for part, batches in zip(parts, passes, strict=False):
             loss = sgd_epoch(
-                self.trainer, theta, images, labels, batches=batches, lr=visit.lr, momentum=visit.momentum, part=part
-            )
+                self.trainer, theta, images, labels, batches=batches, lr=visit.lr, momentum=visit.momentum, part=part,
+                prior=self.prior(data),
+            )  # fmt: skip
         return {"samples": len(labels), "loss": loss}

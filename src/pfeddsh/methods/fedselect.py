@@ -37,6 +37,7 @@ class FedSelect(Method):
     """
 
     Settings = Settings
+    whole_only = True
 
     def __init__(self, task: Task, options: Options) -> None:
         super().__init__(task, options)

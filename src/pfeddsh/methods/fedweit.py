@@ -70,6 +70,7 @@ class FedWeIT(Method):
     """
 
     Settings = Settings
+    whole_only = True
     once = frozenset({"knowledge"})
 
     def __init__(self, task: Task, options: Options) -> None:

@@ -6,16 +6,16 @@ model for everyone, so statistics are shared and pooled as FedAvg's; with a loca
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from pfeddsh.guard import Model
 from pfeddsh.lennard_jones import place
 from pfeddsh.messages import BadMessage, Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
+from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Statistics, Task, Visit
 from pfeddsh.methods.fedavg import weighted_mean
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, descend, encode
 from pfeddsh.rng import torch_stream
@@ -24,7 +24,7 @@ from pfeddsh.rng import torch_stream
 class Settings(Normalised):
     """The paper leaves most values open; these are of the public re-implementation unless said otherwise."""
 
-    statistics: Literal["own", "pooled"] = "pooled"
+    statistics: Statistics = "pooled"
     attraction: float = Field(10.0, ge=0, description="weight of the distance between a code and its centroid")
     # There 1 and 3072, with which pixels drown the classes: 21.9 % in step 1 instead of 42 %.
     reconstruction: float = Field(0.01, ge=0, description="weight of the squared error, summed over pixels")
@@ -47,6 +47,7 @@ class HR(Method):
     """
 
     Settings = Settings
+    whole_only = True
 
     def __init__(self, task: Task, options: Options) -> None:
         super().__init__(task, options)
@@ -160,15 +161,13 @@ class HR(Method):
     def weights(self, message: Message, memory: Memory) -> Tensor:
         return torch.cat([message["encoder"], memory.tensors.get("head", self.task.theta0[self.model.head])])
 
-    def score(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+    def logits(self, model: Model, images: Tensor, message: Message) -> Tensor:
+        """Without local heads, the nearer a centroid, the likelier its class."""
         if self.settings.local_head:
-            return super().score(message, data, memory, visit)
-        images, labels = data.test
+            return super().logits(model, images, message)
         with torch.inference_mode():
-            statistics = message.tensors.get("statistics", memory.tensors.get("statistics"))
-            codes = encode(self.model, message["encoder"], images, statistics)
-            nearest = torch.cdist(codes, message["centroids"]).argmin(1)
-        return Message(facts={"correct": {"acc": int((nearest == labels).sum())}, "count": len(labels)}), memory
+            codes = encode(self.model, model.theta[self.model.body], images, model.statistics)
+            return -torch.cdist(codes, message["centroids"])
 
     # On either side
 

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Visit
+from pfeddsh.methods.base import ClientData, Method, PriorAware, Visit
 
 
 class Local(Method):
     """State and messages are empty. Memory: `theta` and statistics."""
+
+    Settings = PriorAware
 
     def init(self) -> State:
         return State()

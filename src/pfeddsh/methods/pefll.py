@@ -54,6 +54,7 @@ class PeFLL(Generated):
         super().__init__(task, options)
         assert isinstance(options, Settings)
         self.settings = options
+        self.fresh = True
         self.network = layout(task.model.classes if self.labelled else 0)
 
     # On the server
@@ -157,11 +158,6 @@ class PeFLL(Generated):
 
     def settle(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         return Message({"descriptor": self.descriptor(message["eta"], data)}), memory
-
-    def score(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
-        served = Message({"theta": message["theta"]})
-        served["statistics"] = self.model.calibrate(message["theta"], data.train[0])
-        return super().score(served, data, memory, visit)
 
 
 def layout(labels: int) -> Layout:

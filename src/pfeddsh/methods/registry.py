@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from pfeddsh.errors import UserError, unknown
+from pfeddsh.guard import Existing
 from pfeddsh.methods.base import Method, Task
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.fedclass import FedCLASS
@@ -24,19 +25,20 @@ from pfeddsh.methods.pfedhn import PFedHN
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered name: the class, the settings it presets, and who trains in later steps."""
+    """A registered name: the class, the settings it presets, who trains later, and what existing clients do then."""
 
     method: type[Method]
     summary: str
     preset: Mapping[str, Any] = field(default_factory=dict)
     later: Literal["newcomers", "everyone"] = "newcomers"
+    existing: Existing = "follow"
 
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The complete settings: defaults, then the preset, then what the user gave."""
         fields = self.method.Settings.model_fields
         for key in given:
             if key not in fields:
-                raise UserError(f"options: {unknown('setting', key, fields)}" if fields else f"no setting '{key}' here")
+                raise UserError(f"options: {unknown('setting', key, fields)}")
         try:
             return self.method.Settings(**{**self.preset, **given}).model_dump(mode="json")
         except ValidationError as error:
@@ -55,6 +57,26 @@ METHODS: dict[str, Entry] = {
     "fedavg": Entry(FedAvg, "one model for everyone"),
     "fedper": Entry(FedPer, "shared body, a last layer of its own for every client"),
     "fedrep": Entry(FedRep, "as fedper, but the last layer and the body train in turn"),
+    "local-prior": Entry(Local, "every client alone, told its label prior", {"prior": True}),
+    "fedavg-prior": Entry(
+        FedAvg,
+        "one model for everyone; each client adds its label prior",
+        {"prior": True, "statistics": "fresh"},
+    ),
+    "fedavg-finetune": Entry(
+        FedAvg,
+        "fedavg; each client tunes the model at the end of its step and keeps it",
+        {"finetune": 2},
+        existing="keep",
+    ),
+    "fedavg-prior-finetune": Entry(
+        FedAvg,
+        "the same with the label prior",
+        {"prior": True, "statistics": "fresh", "finetune": 2},
+        existing="keep",
+    ),
+    "fedper-prior": Entry(FedPer, "fedper; each client adds its label prior", {"prior": True}),
+    "fedrep-prior": Entry(FedRep, "fedrep; each client adds its label prior", {"prior": True}),
     "fedselect": Entry(FedSelect, "every client keeps to itself the weights that change most"),
     "pfedhn": Entry(PFedHN, "a hypernetwork makes every client's weights from an embedding"),
     "pfedhn-embed-only": Entry(PFedHN, "after step 1, only embeddings of newcomers train", {"novel": "embed_only"}),

@@ -258,11 +258,12 @@ def sgd_epoch(
     gates: Tensor | None = None,
     gradient_gate: Tensor | None = None,
     part: slice | None = None,
+    prior: Tensor | None = None,
 ) -> float:
     """Train `theta` in place, with momentum from rest, and return the mean loss over the batches.
 
-    `gradient_gate` multiplies the gradient, `part` restricts the update to a slice. Batches of one are skipped: there
-    is nothing to normalise by.
+    `gradient_gate` multiplies the gradient, `part` restricts the update to a slice, `prior` is added to the logits.
+    Batches of one are skipped: there is nothing to normalise by.
     """
     part = part or slice(0, len(theta))
     dense_only = part.start is not None and part.start >= trainer.model.dense.start
@@ -274,6 +275,8 @@ def sgd_epoch(
         if len(batch) < 2:
             continue
         logits = trainer.forward(theta, pixels.index_select(0, batch).permute(0, 3, 1, 2), gates)
+        if prior is not None:
+            logits += prior
         loss, d = cross_entropy(logits, labels.index_select(0, batch))
         gradient = trainer.backward(d, dense_only)
         if gradient_gate is not None:

@@ -20,14 +20,15 @@ from pfeddsh.results.files import replacing
 VERSION = 1  # of the local training: a change of its arithmetic must raise it
 FIELDS = (
     "seed", "partition", "alpha", "rounds_first", "rounds_later", "sample_fraction", "local_epochs", "lr", "momentum",
-    "batch_size",
+    "batch_size", "hold_out",
 )  # fmt: skip
+ADDED = {"hold_out": 0.0}  # keys that came later: at these values an entry from before them is the same control
 
 
 def path(config: Config, fingerprint: str, step: int) -> Path:
     """Where the controls of a step's batch are kept."""
     plan = config.plan()
-    known = {name: getattr(config, name) for name in FIELDS}
+    known = {name: value for name in FIELDS if (value := getattr(config, name)) != ADDED.get(name)}
     key = json.dumps([VERSION, fingerprint, plan.clients, plan.sizes[:step], known])
     return cache_root() / "controls" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 

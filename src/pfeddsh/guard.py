@@ -1,0 +1,72 @@
+"""What an existing client keeps, and when it takes what it is offered instead.
+
+A client judges by data of its own, and by more than it has trained on: a model has learnt those images by heart, so
+they speak for the one it has, however good the offer is. Its test images measure, and must not choose.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pfeddsh.messages import Memory
+
+Existing = Literal["follow", "keep", "guard"]
+Evidence = Literal["loss", "shifted", "held-out"]
+Examples = tuple[Tensor, Tensor]  # images and labels
+Predict = Callable[[Tensor], Tensor]  # from images to logits
+
+SHIFT = 2  # pixels
+
+
+@dataclass(frozen=True)
+class Model:
+    """All that a client predicts with."""
+
+    theta: Tensor
+    statistics: Tensor | None
+    gates: Tensor | None = None
+    prior: Tensor | None = None
+
+
+def keep(model: Model, memory: Memory) -> Memory:
+    """The client's memory with this model in it, whole; the prior is not stored, it follows from the labels."""
+    parts = {"kept": model.theta, "kept_statistics": model.statistics, "kept_gates": model.gates}
+    others = {name: tensor for name, tensor in memory.tensors.items() if name not in parts}
+    return Memory({**others, **{name: part for name, part in parts.items() if part is not None}}, memory.facts)
+
+
+def kept(memory: Memory, prior: Tensor | None) -> Model | None:
+    """The model a client has kept, if any."""
+    if "kept" not in memory:
+        return None
+    return Model(memory["kept"], memory.tensors.get("kept_statistics"), memory.tensors.get("kept_gates"), prior)
+
+
+def prefers(current: Predict, offered: Predict, trained: Examples, held_out: Examples, evidence: Evidence) -> bool:
+    """Whether the client takes the offer: it must be better, by the evidence.
+
+    `loss`: on the images it holds out, which in simulation are those it trained on unless some were set aside;
+    `shifted`: the loss on its training images, flipped and shifted, which nobody trained on; `held-out`: how many of
+    the images set aside are right, and among equals the loss on them.
+    """
+    images, labels = shifted(trained) if evidence == "shifted" else held_out
+    now, then = (_merit(predict(images), labels, evidence == "held-out") for predict in (current, offered))
+    return then > now
+
+
+def shifted(examples: Examples) -> Examples:
+    """The images flipped left to right and shifted by two pixels up, down, left and right: four for each."""
+    images, labels = examples
+    side = images.shape[-1]
+    padded = F.pad(images.flip(3), (SHIFT,) * 4, mode="replicate")
+    corners = ((0, SHIFT), (2 * SHIFT, SHIFT), (SHIFT, 0), (SHIFT, 2 * SHIFT))
+    return torch.cat([padded[:, :, y : y + side, x : x + side] for y, x in corners]), labels.repeat(len(corners))
+
+
+def _merit(logits: Tensor, labels: Tensor, count: bool) -> tuple[int, float]:
+    right = int((logits.argmax(1) == labels).sum()) if count else 0
+    return right, -float(F.cross_entropy(logits, labels))
