@@ -1,8 +1,8 @@
 """The common model: one vector that learns from everyone in every step, and has one version a step.
 
-Under label skew a plain mean of what clients trained dilutes the output layer: a client moves the rows of the classes it
-has, and most others have not seen them. So each row is the mean over the clients that have its class, weighted by how
-many images of it they hold; everything below is weighted by the number of images, as in FedAvg.
+Under label skew a plain mean of what clients trained dilutes the output layer: a client moves the rows of the classes
+it has, and most others have not seen them. So each row is the mean over the clients that have its class, weighted by
+how many images of it they hold; everything below is weighted by the number of images, as in FedAvg.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """Replay from end to end: which models are inverted, who teaches, and what comes of it.
 
 Ours has one student, the common model: the version before a step and what the step trained teach it together. The
-paper's (`run_literally`) fine-tunes every existing client. The heavy parts are jobs (`invert`, `study`, `cram`) that run
-wherever there is a free core; their grouping does not depend on how many there are, so the bits do not either.
+paper's (`run_literally`) fine-tunes every existing client. The heavy parts are jobs (`invert`, `study`, `cram`) that
+run wherever there is a free core; their grouping does not depend on how many there are, so the bits do not either.
 """
 
 import torch

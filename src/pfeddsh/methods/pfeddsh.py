@@ -59,9 +59,7 @@ class PFedDSH(Method):
         assert isinstance(options, Settings)
         self.settings = options
         self.fresh = True  # statistics are set by a forward pass of whatever the client is served
-        self.cards = embedding.CardOptions(
-            histogram=options.histogram, rounding=options.rounding, noise=options.noise
-        )
+        self.cards = embedding.CardOptions(histogram=options.histogram, rounding=options.rounding, noise=options.noise)
         self.consolidation = Consolidation(task.model, INVERSIONS["ours"], task.seed)
 
     @classmethod

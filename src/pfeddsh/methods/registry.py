@@ -16,6 +16,7 @@ from pfeddsh.methods.fedrep import FedRep
 from pfeddsh.methods.fedselect import FedSelect
 from pfeddsh.methods.fedweit import FedWeIT
 from pfeddsh.methods.hr import HR
+from pfeddsh.methods.hyperdsh import HyperDSH
 from pfeddsh.methods.local import Local
 from pfeddsh.methods.odpfl_hn import ODPFLHN
 from pfeddsh.methods.pefll import PeFLL
@@ -46,12 +47,14 @@ class Entry:
             raise UserError("; ".join(lines)) from None
 
 
+FIRST = {"common_rate": 0, "rate": 0.7, "bias_rate": 0.3}  # the hypernetwork carries everything, as in the paper
+
 METHODS: dict[str, Entry] = {
     "local": Entry(Local, "every client alone: the control behind PA"),
     "joint": Entry(
         PFedDSH,
-        "an oracle the setting forbids: the hypernetwork without protection, existing clients keep training",
-        {"protection": "none", "replay": "off", "freeze_trunk": False},
+        "an oracle the setting forbids: pfeddsh, but existing clients keep training",
+        {"share": 1.0},
         "everyone",
     ),
     "fedavg": Entry(FedAvg, "one model for everyone"),
@@ -93,22 +96,30 @@ METHODS: dict[str, Entry] = {
         "the same encoder, a last layer of its own for every client",
         {"local_head": True, "statistics": "own", "attraction": 1.0, "scale": 1000.0},  # tuned: the head leads
     ),
-    "pfeddsh": Entry(PFedDSH, "hypernetwork, projection, data-free replay, guard"),
+    "pfeddsh": Entry(PFedDSH, "a common model with versions, deviations kept by clients, guard", existing="guard"),
+    "pfeddsh-unguarded": Entry(PFedDSH, "ablation: everyone takes every version"),
+    "pfeddsh-common": Entry(PFedDSH, "ablation: the common model alone, no deviations", {"rate": 0}, existing="guard"),
+    "pfeddsh-replay": Entry(
+        PFedDSH, "with data-free replay of the common model", {"replay": "common"}, existing="guard"
+    ),
+    "pfeddsh-hyper": Entry(HyperDSH, "deviations made by a hypernetwork, protected by projection", existing="guard"),
+    "pfeddsh-hyper-gate": Entry(
+        HyperDSH, "the same, protected by the paper's masks", {"protection": "gate"}, existing="guard"
+    ),
+    "pfeddsh-hyper-snapshot": Entry(
+        HyperDSH, "the same, the server keeps every deviation", {"protection": "snapshot"}, existing="guard"
+    ),
+    "pfeddsh-hyper-unprotected": Entry(HyperDSH, "the same, nothing protected, no guard", {"protection": "none"}),
     "pfeddsh-paper": Entry(
-        PFedDSH,
-        "as the paper writes it, where that can be run: masks, its replay, no guard, no label prior",
-        {"protection": "gate", "replay": "paper", "inversion": "sensitivity", "guard": False, "prior": False},
+        HyperDSH,
+        "as the paper writes it, where that can be run: masks, its replay, no common model, no label prior",
+        {**FIRST, "protection": "gate", "replay": "paper", "inversion": "sensitivity", "prior": False},
     ),
-    "pfeddsh-unprotected": Entry(PFedDSH, "ablation: no protection, no guard", {"protection": "none", "guard": False}),
-    "pfeddsh-no-replay": Entry(PFedDSH, "ablation: no replay", {"replay": "off"}),
-    "pfeddsh-neither": Entry(
-        PFedDSH,
-        "ablation: no protection, no replay, no guard",
-        {"protection": "none", "replay": "off", "guard": False},
+    "pfeddsh-paper-gate": Entry(HyperDSH, "its masks alone, with the label prior", {**FIRST, "protection": "gate"}),
+    "pfeddsh-paper-projection": Entry(HyperDSH, "its hypernetwork under our projection, with the prior", FIRST),
+    "pfeddsh-paper-neither": Entry(
+        HyperDSH, "its hypernetwork, no protection, no replay, with the prior", {**FIRST, "protection": "none"}
     ),
-    "pfeddsh-free-trunk": Entry(PFedDSH, "ablation: the trunk keeps training", {"freeze_trunk": False}),
-    "pfeddsh-gate": Entry(PFedDSH, "ablation: masks, no replay", {"protection": "gate", "replay": "off"}),
-    "pfeddsh-snapshot": Entry(PFedDSH, "control: the server keeps every client's weights", {"protection": "snapshot"}),
 }
 
 
