@@ -101,7 +101,7 @@ def test_everything_a_state_depends_on_is_in_its_key():
     for change in (
         {"seed": 1}, {"alpha": 1.0}, {"lr": 0.5}, {"rounds_first": 7}, {"partition": "iid"}, {"batch_size": 8},
         {"momentum": 0.5}, {"local_epochs": 2}, {"sample_fraction": 0.5}, {"schedule": "5+3+2"}, {"schedule": "6+6"},
-        {"hold_out": 0.2},
+        {"hold_out": 0.2}, {"sampling": "round-robin"},
     ):  # fmt: skip
         assert shared(keys(), keys(**change)) == 0, change
     assert shared(keys(), keys(data="other data")) == 0

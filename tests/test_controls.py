@@ -41,6 +41,7 @@ def test_what_a_control_depends_on_is_in_its_key(tmp_path, monkeypatch):
         {"rounds_first": 7},
         {"partition": "iid"},
         {"hold_out": 0.2},
+        {"sampling": "round-robin"},
     ):
         assert controls.load(tiny(**change), "data") == {}, change
 

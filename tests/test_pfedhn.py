@@ -6,6 +6,7 @@ from conftest import final_tensors, tiny
 
 from pfeddsh import hypernet
 from pfeddsh.federation.run import run
+from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.messages import Message
 from pfeddsh.methods.base import Task
 from pfeddsh.methods.fedavg import FedAvg
@@ -114,3 +115,33 @@ def test_a_whole_run_is_counted_and_the_hypernetwork_goes_on_learning(reference)
     assert len(existing) == 8
     assert all(torch.equal(before[name], after[name]) for name in existing)
     assert len([name for name in final_tensors(finished.out) if name.startswith("state:e/")]) == 10
+
+
+def test_with_a_local_head_the_hypernetwork_makes_the_body_and_no_head_travels(reference):
+    run = reference("pfedhn-local-head", options=SMALL)
+    tensors = final_tensors(run.out)
+    model = Task.create(10, 0).model
+    assert len(tensors["state:b2"]) == len(tensors["state:W2"]) == model.body.stop
+    assert run.results["payload_kib"]["up"] == pytest.approx(4 * model.body.stop / 1024)
+    heads = [tensor for name, tensor in tensors.items() if name.endswith(":head")]
+    assert len(heads) > 3
+    assert all(len(head) == model.size - model.body.stop for head in heads)
+    assert all(not torch.equal(heads[0], head) for head in heads[1:])
+
+
+def test_with_one_client_a_local_head_makes_it_local_training():
+    """I5 again: the server hands back the body it was sent, and the head never left."""
+    task = Task.create(10, 0)
+    frozen = {"trunk_rate": 0.0, "embedding_rate": 0.0}
+    ours = Workbench(tiny("pfedhn-local-head", options={**SMALL, **frozen}))
+    alone = Workbench(tiny("local"))
+    state, memory, own = ours.method.init(), Message(), Message()
+    ours.method.open_step(state, 1, 3, {0: Message()})
+    for round in range(3):
+        served = ours.method.download(state, [0])[0]
+        upload, memory = ours.run(Call("local", ours.visit(1, round, 0), served, memory))
+        ours.method.aggregate(state, {0: upload})
+        _, own = alone.run(Call("local", alone.visit(1, round, 0), Message(), own))
+    theta = ours.method.weights(ours.method.download(state, [0])[0], memory)
+    assert torch.allclose(theta, own["theta"], atol=1e-4)
+    assert not torch.allclose(theta, task.theta0, atol=1e-2)

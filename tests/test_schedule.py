@@ -6,6 +6,7 @@ from conftest import BASIC
 from pfeddsh.config import Config
 from pfeddsh.errors import UserError
 from pfeddsh.federation.schedule import Schedule, parse
+from pfeddsh.live.plan import LivePlan
 
 
 def plan(text="80+20", seed=0, **changes):
@@ -115,3 +116,44 @@ def test_the_learning_rate_decays_within_a_step_and_restarts_with_the_next():
     assert rates == sorted(rates, reverse=True)
     assert 0 < rates[-1] < 0.02
     assert [schedule.rate(2, 0), schedule.rate(2, 2)] == pytest.approx([0.4, 0.2])
+
+
+# Everyone in turn
+
+
+@pytest.mark.parametrize(("text", "fraction"), [("80+20", 0.05), ("80+4x5", 0.3), ("7+3", 0.4), ("5+1", 1.0)])
+def test_in_turn_nobody_is_more_than_one_visit_behind(text, fraction):
+    schedule = plan(text, sample_fraction=fraction, sampling="round-robin")
+    for step in schedule.steps[:2]:
+        visits = dict.fromkeys(schedule.batch(step), 0)
+        sizes = set()
+        for cohort in cohorts(schedule, step):
+            assert len(set(cohort)) == len(cohort)
+            sizes.add(len(cohort))
+            for k in cohort:
+                visits[k] += 1
+            assert max(visits.values()) - min(visits.values()) <= 1
+        assert sizes == {len(plan(text, sample_fraction=fraction).cohort(step, 0))}
+
+
+def test_every_pass_has_an_order_of_its_own_and_so_has_every_seed():
+    one, other = (plan("8+2", seed, sample_fraction=0.25, sampling="round-robin") for seed in (0, 1))
+    assert cohorts(one, 1)[:4] != cohorts(one, 1)[4:8]
+    assert cohorts(one, 1) != cohorts(other, 1)
+
+
+def test_schedules_in_turn_share_their_beginning_and_everyone_is_everyone():
+    one, two = (plan(text, sampling="round-robin") for text in ("80+20", "80+4x5"))
+    assert cohorts(one, 1) == cohorts(two, 1)
+    everyone = plan("80+20", sampling="round-robin", everyone=True)
+    assert {k for cohort in cohorts(everyone, 2) for k in cohort} == set(range(100))
+    client = everyone.batch(2)[0]
+    assert everyone.visits(2, client) == [r for r, cohort in enumerate(cohorts(one, 2)) if client in cohort]
+
+
+def test_a_live_federation_draws_its_turns_as_a_simulated_one():
+    config = Config(method="fedavg", sampling="round-robin", sample_fraction=0.4)
+    live = LivePlan.create(config, [(0, 1, 2, 3, 4)])
+    assert {k for round in range(3) for k in live.cohort(1, round)} == {0, 1, 2, 3, 4}
+    live.taken.append((5, 6))
+    assert set(live.cohort(2, 0)) | set(live.cohort(2, 1)) == {5, 6}

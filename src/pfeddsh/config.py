@@ -8,7 +8,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pfeddsh.errors import UserError, unknown
-from pfeddsh.federation.schedule import Schedule, parse
+from pfeddsh.federation.schedule import Sampling, Schedule, parse
 from pfeddsh.guard import Evidence, Existing
 
 DEMO: dict[str, Any] = {
@@ -22,7 +22,7 @@ DEMO: dict[str, Any] = {
 
 PROTOCOL = (
     "partition", "alpha", "rounds_first", "rounds_later", "sample_fraction", "local_epochs", "lr", "momentum",
-    "batch_size", "later", "existing", "evidence", "hold_out",
+    "batch_size", "later", "existing", "evidence", "hold_out", "sampling",
 )  # fmt: skip
 
 
@@ -40,6 +40,9 @@ class Config(BaseModel):
     rounds_first: int = Field(200, ge=1)
     rounds_later: int = Field(100, ge=1)
     sample_fraction: float = Field(0.05, gt=0, le=1)
+    sampling: Sampling = Field(
+        "random", description="who trains in a round: drawn anew in each, or everyone in turn, in random order"
+    )
     local_epochs: int = Field(1, ge=1)
     lr: float = Field(0.01, ge=0, allow_inf_nan=False)
     momentum: float = Field(0.9, ge=0, lt=1)
@@ -98,7 +101,7 @@ class Config(BaseModel):
     def plan(self) -> Schedule:
         return Schedule(
             parse(self.schedule), self.seed, self.rounds_first, self.rounds_later, self.sample_fraction, self.lr,
-            everyone=self.later == "everyone",
+            self.sampling, everyone=self.later == "everyone",
         )  # fmt: skip
 
     def protocol(self) -> dict[str, Any]:

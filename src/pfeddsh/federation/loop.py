@@ -110,6 +110,8 @@ class Federation:
         """Send the sampled clients their downloads, and collect the uploads that pass the checks."""
         began = time.perf_counter()
         cohort = [k for k in self.plan.cohort(step, round) if k not in self.ledger.absent]
+        if self.method.pools_data:
+            cohort = cohort[:1]
         downloads = self._downloads(cohort)
         generated = time.perf_counter() - began
         parts: dict[str, Record] = {}

@@ -6,11 +6,14 @@ local-only control see the same clients in the same rounds, and schedules share 
 
 import math
 import re
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Literal
 
 from pfeddsh.errors import UserError
 from pfeddsh.rng import numpy_stream
+
+Sampling = Literal["random", "round-robin"]
 
 
 def parse(text: str) -> tuple[int, ...]:
@@ -38,6 +41,7 @@ class Schedule:
     rounds_later: int
     sample_fraction: float
     lr: float
+    sampling: Sampling = "random"
     everyone: bool = False  # later steps sample from all clients onboarded so far: the oracle the setting forbids
 
     @property
@@ -72,14 +76,35 @@ class Schedule:
         """The clients sampled in a round: m = max(1, round(fraction * participants)), without replacement."""
         pool = self.participants(step)
         count = max(1, math.floor(self.sample_fraction * len(pool) + 0.5))
+        if self.sampling == "round-robin":
+            return turns(self.seed, step, pool, count, self.rounds(step))[round]
         drawn = numpy_stream(self.seed, "cohort", step, round).choice(len(pool), size=count, replace=False)
         return tuple(sorted(pool[i] for i in drawn))
 
     def visits(self, step: int, client: int) -> list[int]:
         """The rounds of its own step in which a client is sampled: what the local-only control repeats."""
-        own = Schedule(self.sizes, self.seed, self.rounds_first, self.rounds_later, self.sample_fraction, self.lr)
+        own = replace(self, everyone=False)
         return [r for r in range(self.rounds(step)) if client in own.cohort(step, r)]
 
     def rate(self, step: int, round: int) -> float:
         """Cosine decay from `lr` to 0 within a step, restarted at every step."""
         return 0.5 * self.lr * (1 + math.cos(math.pi * round / self.rounds(step)))
+
+
+@cache
+def turns(seed: int, step: int, pool: tuple[int, ...], count: int, rounds: int) -> tuple[tuple[int, ...], ...]:
+    """Cohorts in which everyone has had a turn before anyone has the next; each pass has an order of its own.
+
+    A cohort that a pass cannot fill is filled by the first of the next pass who are not in it yet.
+    """
+    waiting: list[int] = []
+    cohorts = []
+    for number in range(rounds):
+        cohort, waiting = waiting[:count], waiting[count:]
+        if len(cohort) < count:
+            order = [pool[i] for i in numpy_stream(seed, "turns", step, number).permutation(len(pool))]
+            fill = [k for k in order if k not in cohort][: count - len(cohort)]
+            waiting = [k for k in order if k not in fill]
+            cohort += fill
+        cohorts.append(tuple(sorted(cohort)))
+    return tuple(cohorts)

@@ -44,7 +44,7 @@ class Shard:
     def __init__(
         self, dataset: Dataset, train: np.ndarray, test: np.ndarray, set_aside: np.ndarray | None = None
     ) -> None:
-        self._dataset, self._train, self._test, self._set_aside = dataset, train, test, set_aside
+        self._dataset, self.trained, self._test, self._set_aside = dataset, train, test, set_aside
         std = torch.from_numpy(np.maximum(dataset.std, 1e-3)).view(3, 1, 1)  # a channel may be constant
         self._scale = 1 / (255 * std)
         self._shift = -torch.from_numpy(dataset.mean).view(3, 1, 1) / std
@@ -55,7 +55,7 @@ class Shard:
 
     @cached_property
     def train(self) -> tuple[Tensor, Tensor]:
-        return self._select(self._dataset.x_train, self._dataset.y_train, self._train)
+        return self._select(self._dataset.x_train, self._dataset.y_train, self.trained)
 
     @cached_property
     def test(self) -> tuple[Tensor, Tensor]:
@@ -110,12 +110,21 @@ class Workbench:
             train, aside = split(train, share, numpy_stream(self.config.seed, "set aside", client))
         return Shard(self.dataset, train, test, aside)
 
+    def pool(self, visit: Visit) -> Shard:
+        """For an oracle: as many images as a cohort of this round holds on average, of all that participants hold."""
+        clients = self.plan.participants(visit.step)
+        own = np.sort(np.concatenate([self.shard(k).trained for k in clients]))
+        count = round(len(own) * len(self.plan.cohort(visit.step, visit.round)) / len(clients))
+        drawn = numpy_stream(visit.seed, "pool", visit.step, visit.round).choice(len(own), count, replace=False)
+        return Shard(self.dataset, own[np.sort(drawn)], self.parts.test[visit.client])
+
     def run(self, call: Call) -> tuple[Message, Memory]:
         """Do one piece of work."""
         if call.visit.client == SERVER:
             reply: Message = getattr(self.method, call.job)(call.message, call.visit)
             return reply, Memory()
-        data = self.shard(call.visit.client)
+        pooled = self.method.pools_data and call.job == "local"
+        data = self.pool(call.visit) if pooled else self.shard(call.visit.client)
         if call.job == CONTROL:
             return self._control(call.visit, data)
         result: tuple[Message, Memory] = getattr(self.method, call.job)(call.message, data, call.memory, call.visit)

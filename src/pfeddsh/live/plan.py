@@ -15,7 +15,7 @@ class LivePlan(Schedule):
     @staticmethod
     def create(config: Config, taken: list[tuple[int, ...]]) -> "LivePlan":
         c = config
-        return LivePlan((), c.seed, c.rounds_first, c.rounds_later, c.sample_fraction, c.lr, taken=taken)
+        return LivePlan((), c.seed, c.rounds_first, c.rounds_later, c.sample_fraction, c.lr, c.sampling, taken=taken)
 
     @property
     def clients(self) -> int:

@@ -108,6 +108,7 @@ class Method:
 
     Settings: ClassVar[type[Options]] = Options
     once: ClassVar[frozenset[str]] = frozenset()  # tensors that travel once per client or step, not in every round
+    pools_data: ClassVar[bool] = False  # an oracle: one client a round trains, on a sample of all participants' images
     whole_only: ClassVar[bool] = False  # trains in a way of its own, not with `train`, which can do the head alone
     zero_shot: ClassVar[bool] = False  # newcomers can be served before any round: that is evaluated too
 

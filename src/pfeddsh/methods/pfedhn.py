@@ -35,6 +35,8 @@ class Settings(HypernetSettings, Normalised):
     novel: Literal["all", "embed_only"] = Field(
         "all", description="after step 1, train the whole hypernetwork or only the embeddings of newcomers"
     )
+    # The original's pFedHN-PC.
+    local_head: bool = Field(False, description="the last layer is the client's own, the rest comes from the server")
 
 
 class Generated(Method):
@@ -47,10 +49,11 @@ class Generated(Method):
         super().__init__(task, options)
         assert isinstance(options, HypernetSettings)
         self.shared = options
+        self.made = slice(0, task.model.size)  # what of a client's weights the hypernetwork makes
 
     def init(self) -> State:
-        net = hypernet.create(self.task.theta0, torch_stream(self.task.seed, "hypernetwork"), self.shared.hidden)
-        return State(net, {"step": 0})
+        start, stream = self.task.theta0[self.made], torch_stream(self.task.seed, "hypernetwork")
+        return State(hypernet.create(start, stream, self.shared.hidden), {"step": 0})
 
     def keys(self, state: State, clients: Sequence[int]) -> Tensor:
         keys = [hypernet.key(state.tensors, state[f"e/{k}"]) for k in clients]
@@ -67,9 +70,12 @@ class Generated(Method):
         return Message({**download.tensors, "theta": download["theta"] - upload["delta"]}, download.facts)
 
     def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
-        theta = message["theta"].clone()
-        facts = self.train(theta, data, visit)
-        return Message({"delta": message["theta"] - theta}, facts), memory
+        theta = self.weights(message, memory).clone()
+        return self.reply(message, theta, self.train(theta, data, visit), memory)
+
+    def reply(self, message: Message, theta: Tensor, facts: dict[str, Any], memory: Memory) -> tuple[Message, Memory]:
+        """What a client sends, and keeps, of the weights it trained."""
+        return Message({"delta": message["theta"] - theta[self.made]}, facts), memory
 
     def descend(self, state: State, uploads: dict[int, Message]) -> dict[int, Tensor]:
         """One SGD step on the hypernetwork, in place; returns the gradient of each sampled client's embedding."""
@@ -84,7 +90,10 @@ class Generated(Method):
 
 
 class PFedHN(Generated):
-    """Embeddings are a table on the server, N(0, 1) at first, of which only the rows of sampled clients move."""
+    """Embeddings are a table on the server, N(0, 1) at first, of which only the rows of sampled clients move.
+
+    With `local_head`, `theta` and `delta` are the body's alone, and memory has a `head`.
+    """
 
     Settings = Settings
 
@@ -92,6 +101,8 @@ class PFedHN(Generated):
         super().__init__(task, options)
         assert isinstance(options, Settings)
         self.settings = options
+        if options.local_head:
+            self.made = task.model.body
 
     @classmethod
     def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,6 +112,16 @@ class PFedHN(Generated):
         state.facts["step"] = step
         for k in cards:
             state[f"e/{k}"] = torch.randn(hypernet.EMBEDDING, generator=torch_stream(self.task.seed, "table", k))
+
+    def weights(self, message: Message, memory: Memory) -> Tensor:
+        if not self.settings.local_head:
+            return message["theta"]
+        return torch.cat([message["theta"], memory.tensors.get("head", self.task.theta0[self.model.head])])
+
+    def reply(self, message: Message, theta: Tensor, facts: dict[str, Any], memory: Memory) -> tuple[Message, Memory]:
+        upload, memory = super().reply(message, theta, facts, memory)
+        head = {"head": theta[self.model.head].clone()} if self.settings.local_head else {}
+        return upload, Memory({**memory.tensors, **head}, memory.facts)
 
     def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
         if self.settings.novel == "embed_only" and state.facts["step"] > 1:

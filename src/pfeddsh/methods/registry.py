@@ -9,6 +9,8 @@ from pydantic import ValidationError
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.guard import Existing
 from pfeddsh.methods.base import Method, Task
+from pfeddsh.methods.central import Central
+from pfeddsh.methods.ditto import Ditto
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.fedclass import FedCLASS
 from pfeddsh.methods.fedper import FedPer
@@ -57,6 +59,12 @@ METHODS: dict[str, Entry] = {
         {"share": 1.0},
         "everyone",
     ),
+    "central": Entry(
+        Central,
+        "an oracle the setting forbids: one model trained on everyone's images, served with each client's prior",
+        {"prior": True, "statistics": "fresh"},
+        "everyone",
+    ),
     "fedavg": Entry(FedAvg, "one model for everyone"),
     "fedper": Entry(FedPer, "shared body, a last layer of its own for every client"),
     "fedrep": Entry(FedRep, "as fedper, but the last layer and the body train in turn"),
@@ -80,9 +88,14 @@ METHODS: dict[str, Entry] = {
     ),
     "fedper-prior": Entry(FedPer, "fedper; each client adds its label prior", {"prior": True}),
     "fedrep-prior": Entry(FedRep, "fedrep; each client adds its label prior", {"prior": True}),
+    "ditto": Entry(Ditto, "fedavg, and a model of its own for every client, drawn towards the common one"),
+    "ditto-prior": Entry(Ditto, "ditto; each client adds its label prior", {"prior": True}),
     "fedselect": Entry(FedSelect, "every client keeps to itself the weights that change most"),
     "pfedhn": Entry(PFedHN, "a hypernetwork makes every client's weights from an embedding"),
     "pfedhn-embed-only": Entry(PFedHN, "after step 1, only embeddings of newcomers train", {"novel": "embed_only"}),
+    "pfedhn-local-head": Entry(
+        PFedHN, "the hypernetwork makes the body, the last layer is the client's own", {"local_head": True}
+    ),
     "pefll": Entry(PeFLL, "an embedding network describes clients to a hypernetwork"),
     "odpfl-hn": Entry(ODPFLHN, "the same without labels in the description"),
     "fedweit": Entry(FedWeIT, "a shared base under a mask, a sparse part of its own, those of a few others"),

@@ -259,11 +259,14 @@ def sgd_epoch(
     gradient_gate: Tensor | None = None,
     part: slice | None = None,
     prior: Tensor | None = None,
+    anchor: Tensor | None = None,
+    pull: float = 0.0,
 ) -> float:
     """Train `theta` in place, with momentum from rest, and return the mean loss over the batches.
 
     `gradient_gate` multiplies the gradient, `part` restricts the update to a slice, `prior` is added to the logits.
-    Batches of one are skipped: there is nothing to normalise by.
+    With an `anchor`, `pull` times the way from it is added to the gradient. Batches of one are skipped: there is
+    nothing to normalise by.
     """
     part = part or slice(0, len(theta))
     dense_only = part.start is not None and part.start >= trainer.model.dense.start
@@ -281,6 +284,8 @@ def sgd_epoch(
         gradient = trainer.backward(d, dense_only)
         if gradient_gate is not None:
             gradient *= gradient_gate
+        if anchor is not None:
+            gradient.add_(theta - anchor, alpha=pull)
         torch.add(gradient[part], velocity, alpha=momentum, out=velocity)
         target.add_(velocity, alpha=-lr)
         losses.append(loss)
