@@ -6,7 +6,7 @@ journal, so a resumed run takes the same path through this file as one that was 
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,6 +18,7 @@ from pfeddsh.messages import BadMessage, Memory, Message, Record, State, check
 from pfeddsh.methods.base import Compute
 from pfeddsh.results.checkpoint import Checkpoints, Moment
 from pfeddsh.results.ledger import Ledger
+from pfeddsh.results.metrics import Row
 
 
 class Federation:
@@ -156,23 +157,28 @@ class Federation:
                 self._tell("refused", {"step": step, "client": client, "reason": f"report refused: {error}"})
         if not self._frozen(step):
             self.method.close_step(self.state, reports)
-        if self.bench.config.existing != "follow":
-            newcomers = [k for k in self.plan.batch(step) if k not in self.ledger.absent]
+        newcomers = [k for k in self.plan.batch(step) if k not in self.ledger.absent]
+        existing = [k for k in self.plan.onboarded(step) if k not in self.ledger.absent and k not in newcomers]
+        keeps = self.bench.config.existing != "follow"
+        if keeps:
             for client, (_, memory) in self._everyone("keep", self._served(newcomers), step):
                 self.memories[client] = memory
-        present = [k for k in self.plan.onboarded(step) if k not in self.ledger.absent]
-        before = self._evaluate(step, present)
+        before = self._evaluate(step, newcomers if keeps else newcomers + existing)
+        if keeps and step > 1:  # whoever keeps its model is where it was
+            before["acc"] = _filled(before["acc"], self.ledger.acc[-1], existing)
         began = time.perf_counter()
         offers = {} if self._frozen(step) else self.method.replay(self.state, self._computer(step))
-        seconds = time.perf_counter() - began if offers else 0.0
+        seconds = time.perf_counter() - began
         if self.bench.config.existing == "guard" and not self._frozen(step):
-            settled = [k for k in present if self.ledger.batch[k] < step and k not in offers]
-            offers |= self._served(settled)
+            offers |= self._served([k for k in existing if k not in offers])
         accepted = {}
         for client, (answer, memory) in self._everyone("receive", offers, step):
             self.ledger.add_transfer(down=offers[client].nbytes)
             accepted[client], self.memories[client] = bool(answer.facts["accepted"]), memory
-        after = self._evaluate(step, present) if offers else before
+        after = self._evaluate(step, list(offers))
+        after = {
+            rule: _filled(after.get(rule, []), row, newcomers + existing) for rule, row in (before | after).items()
+        }
         self.ledger.add_step(before, after, seconds, accepted, self.method.capacity(self.state))
         self._tell("step", {"step": step, **self.ledger.step_facts(step)})
 
@@ -272,3 +278,9 @@ class Federation:
 
 def accuracy(reply: Message) -> float:
     return 100.0 * float(reply.facts["correct"]["acc"]) / float(reply.facts["count"])
+
+
+def _filled(row: Row, other: Row, clients: Sequence[int]) -> list[float | None]:
+    """A row of accuracies; where it has none for one of these clients, that of the other row."""
+    known = dict(enumerate(row))
+    return [known.get(k) if known.get(k) is not None or k not in clients else was for k, was in enumerate(other)]
