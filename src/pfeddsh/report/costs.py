@@ -5,8 +5,8 @@ from typing import Any
 
 from pfeddsh.report import paper
 from pfeddsh.report.arrange import Group
+from pfeddsh.report.contract import Results
 from pfeddsh.report.measures import over_seeds, replay_seconds
-from pfeddsh.report.read import Results
 from pfeddsh.report.table import METHOD, SEED_LIST, Column, Row, Table
 
 

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from pfeddsh.report import measures
 from pfeddsh.report.arrange import Cell, Group
+from pfeddsh.report.contract import Results
 from pfeddsh.report.measures import Measure, batch_accuracy, over_seeds, since_joining
 from pfeddsh.report.paper import printed
-from pfeddsh.report.read import Results
 from pfeddsh.report.svg import FAINT, INK, PALETTE, Drawing, canvas, draw, styled
 
 FAMILIES = {  # as the paper groups them: a colour a family, a marker and a dash within it

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from pfeddsh.report.arrange import Cell
-from pfeddsh.report.read import Results, mean
+from pfeddsh.report.contract import Results, mean
 from pfeddsh.results.metrics import changes, cumulative_improvement
 
 Measure = Callable[[Results], float | None]

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pfeddsh.report.arrange import Cell, comparable
+from pfeddsh.report.contract import Results
 from pfeddsh.report.measures import Measure, Spread, over_seeds
-from pfeddsh.report.read import Results
 
 PerClient = Callable[[Results], dict[int, float]]
 
