@@ -53,7 +53,6 @@ def test_table_1_is_the_mean_and_deviation_over_seeds(made, method):
         "everyone at the end": [statistics.mean(run["acc"][-1]) for run in runs],
         "lost > 2 points": [statistics.mean(run["lost_share"][1:]) for run in runs],
         "PA last": [run["pa"][-1] for run in runs],
-        "PA last, 3+ visits": [run["pa_sampled"][-1] for run in runs],
         "RI last": [run["ri_last"] for run in runs],
         "step 1": [statistics.mean(a for a in run["acc"][0] if a is not None) for run in runs],
     }.items():
@@ -165,7 +164,7 @@ def test_the_highest_mean_is_marked_only_if_all_have_the_same_seeds(made, tmp_pa
 def test_the_summary_names_the_winner_and_the_client_hit_hardest(group):
     everyone, newcomers, existing, lost = sentences(group)
     end = statistics.mean(run.results.acc_end_mean for run in group.main["pfeddsh"].runs)
-    assert everyone.startswith(f"Everyone at the end is best off with pfeddsh, accuracy in % {end:.2f} ± ")
+    assert everyone.startswith(f"Everyone at the end is best off with pfeddsh, accuracy {end:.2f} ± ")
     assert newcomers.startswith("Newcomers gain most with ") and ", PA mean +" in newcomers
     assert existing.startswith("The first batch fares best with pfeddsh, RI total +")
     assert "3 shared seeds (3 in favour)" in existing
@@ -207,6 +206,15 @@ def test_a_run_with_one_step_has_neither_pa_nor_ri(tmp_path):
     groups, _ = arrange(gather([tmp_path])[0])
     assert sentences(groups[0]) == ["One step only: nobody joined later, so there is neither PA nor RI."]
     assert value(tables.build(groups)[0], "fedper", "PA last") is None
+    write(tmp_path / "other", results("fedavg", "8"))
+    group = arrange(gather([tmp_path])[0])[0][0]
+    shown = tables.build([group])[0].of(group)
+    assert "PA last" not in [column.name for column in shown.columns], "an empty column is left out, and none is best"
+
+
+def test_pa_of_the_often_sampled_is_shown_where_it_says_something_else(made):
+    assert value(made["table1"], "fedper", "PA last, 3+ visits") is None, "five newcomers are all sampled often"
+    assert value(made["measures"], "fedper", "PA last, 3+ visits") == value(made["measures"], "fedper", "PA last")
 
 
 @pytest.mark.parametrize("method", ["pfeddsh-gate", "local"])
@@ -216,7 +224,7 @@ def test_an_ablation_or_the_control_alone_has_its_table_too(tmp_path, method):
     made = {table.name: table for table in tables.build(groups)}
     for name in ("table1", "latency", "payload"):
         assert [row.cell.label for row in made[name].rows] == [method]
-    assert sentences(groups[0])[0].startswith(f"{method} is the only method here: everyone at the end in % ")
+    assert sentences(groups[0])[0].startswith(f"{method} is the only method here: accuracy of everyone at the end ")
 
 
 def test_optional_fields_of_newer_runs_are_shown(tmp_path):

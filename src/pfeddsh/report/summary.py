@@ -9,7 +9,7 @@ from pfeddsh.report.paired import PerClient, against_best, ranking
 from pfeddsh.report.table import Column, p_value
 from pfeddsh.results.metrics import LOST
 
-POINTS, PERCENT = Column("", signed=True), Column("")
+POINTS, PERCENT = Column("points", signed=True), Column("%")
 
 
 def sentences(group: Group) -> list[str]:
@@ -25,7 +25,7 @@ def sentences(group: Group) -> list[str]:
         return [line for cell in contest for line in (_alone(cell), _losers(contest))]
     everyone = measures.everyone_at_the_end, paired.at_the_end
     return [
-        _winner("Everyone at the end is best off with", "accuracy in %", contest, *everyone, PERCENT),
+        _winner("Everyone at the end is best off with", "accuracy", contest, *everyone, PERCENT),
         _winner("Newcomers gain most with", "PA mean", contest, measures.pa_mean, paired.everyone_who_joined),
         _winner("The first batch fares best with", "RI total", contest, measures.ri_total, paired.first_batch),
         _losers(contest),
@@ -35,7 +35,7 @@ def sentences(group: Group) -> list[str]:
 def _alone(cell: Cell) -> str:
     end = _points(over_seeds(cell, measures.everyone_at_the_end), PERCENT)
     pa, ri = _points(over_seeds(cell, measures.pa_mean)), _points(over_seeds(cell, measures.ri_total))
-    return f"{cell.label} is the only method here: everyone at the end in % {end}, PA mean {pa}, RI total {ri}."
+    return f"{cell.label} is the only method here: accuracy of everyone at the end {end}, PA mean {pa}, RI total {ri}."
 
 
 def _winner(
@@ -61,7 +61,7 @@ def _winner(
 def _points(spread: Spread | None, unit: Column = POINTS) -> str:
     if spread is None:
         return "unknown"
-    return f"{unit.show(spread)} ({spread.n} seed{'s' * (spread.n > 1)})"
+    return f"{unit.show(spread)}{' %' if unit is PERCENT else ''} ({spread.n} seed{'s' * (spread.n > 1)})"
 
 
 def _losers(cells: Sequence[Cell]) -> str:
