@@ -43,6 +43,15 @@ def test_lines_are_the_first_batch_by_the_number_of_clients(tmp_path):
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("clients in the federation", "accuracy of the first batch, %")
 
 
+def test_panels_that_share_an_axis_show_all_lines(tmp_path):
+    flat, steep = groups(tmp_path, results("fedper", "4+2x2", drift=0.0), results("fedper", "4+5x2", drift=-9.0))
+    panels = Figure().subplots(1, 2, sharey=True)
+    for axes, group in zip(panels, (flat, steep), strict=True):
+        growth.plot(axes, group, group.cells)
+    low, high = panels[0].get_ylim()
+    assert all(low <= y <= high for axes in panels for line in axes.lines for y in line.get_ydata())
+
+
 def test_a_method_looks_the_same_whoever_stands_beside_it(tmp_path):
     names = ("fedavg", "fedper", "pfeddsh", "pfeddsh-gate", "pfeddsh-snapshot")
     many = groups(tmp_path / "many", *(results(name) for name in names))[0]

@@ -41,9 +41,6 @@ def plot(axes: Any, group: Group, cells: Sequence[Cell], names: dict[str, str] |
     axes.set_xticks(clients)
     axes.set_xlabel("clients in the federation")
     axes.set_ylabel("accuracy of the first batch, %")
-    low, high = axes.get_ylim()
-    middle, half = (low + high) / 2, max(high - low, 2.0) / 2  # a tenth of a point should not look like a cliff
-    axes.set_ylim(middle - half, middle + half)
 
 
 def drawing(group: Group) -> Drawing | None:
@@ -53,7 +50,11 @@ def drawing(group: Group) -> Drawing | None:
         return None
     with styled():
         figure = canvas(2.6 + 0.17 * ((len(cells) + 1) // 2))
-        plot(figure.subplots(), group, cells)
+        axes = figure.subplots()
+        plot(axes, group, cells)
+        low, high = axes.get_ylim()
+        middle, half = (low + high) / 2, max(high - low, 2.0) / 2  # a tenth of a point should not look like a cliff
+        axes.set_ylim(middle - half, middle + half)
         title(figure, "The first batch as the federation grows")
         figure.legend(loc="outside lower center", ncols=2, fontsize=7.5, handlelength=2.8, columnspacing=1)
     caption = (
