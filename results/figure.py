@@ -1,45 +1,46 @@
-"""Draw the central figure of the README: what happens to the first batch as others join.
+"""Draw the documentation's figures from the runs in this folder: `python results/figure.py`.
 
-`python results/figure.py` reads the runs in this folder and writes docs/first-batch.png.
+docs/first-batch.png: what happens to the first batch as others join. docs/growth.png: the same where most clients come
+later. Colours are those of the report.
 """
 
-import json
-import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from tables import NAMES
+
+from pfeddsh.report import growth
+from pfeddsh.report.arrange import Cell, Group, arrange
+from pfeddsh.report.looks import looks
+from pfeddsh.report.read import gather
 
 HERE = Path(__file__).parent
-LINES = {  # colours of Okabe and Ito, which colour-blind people can tell apart
-    "pfeddsh": ("pFedDSH", "#0072B2", "o"),
-    "pfeddsh-neither": ("hypernetwork, no protection, no replay", "#D55E00", "s"),
-    "fedper": ("FedPer", "#009E73", "^"),
-    "fedavg": ("FedAvg", "#CC79A7", "v"),
-}
+FIRST_BATCH = ("pfeddsh", "pfeddsh-neither", "fedper", "fedavg")
+GROWTH = ("20+80", "10+90", "20+4x20", "10+9x10")
 
 
-def first_batch(run: dict) -> list[float]:
-    """Mean change of the first batch's accuracy since its own step, after each step."""
-    members = [k for k, joined in enumerate(run["batch"]) if joined == 1]
-    return [statistics.mean(row[k] - run["acc"][0][k] for k in members) for row in run["acc"]]
+def name(cell: Cell) -> str:
+    return f"{NAMES.get(cell.label, cell.label).strip('*')} (n={len(cell.runs)})"
 
 
-def main() -> None:
+def draw_first_batch(groups: Sequence[Group], out: Path) -> None:
+    """Change of the first batch since its own step, on the schedule of the paper's ablation."""
+    found = next((group for group in groups if (group.setting.dataset, group.schedule) == ("cifar10", "80+4x5")), None)
+    if found is None:
+        print(f"no runs on cifar10 with 80+4x5, so {out.name} stays as it is")
+        return
+    styles, cells = looks(found), {cell.label: cell for cell in found.cells}
     figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    for method, (label, colour, marker) in LINES.items():
-        runs = [json.loads(p.read_text()) for p in sorted(HERE.glob(f"cifar10-{method}-80+4x5-seed?.json"))]
-        if not runs:
-            continue
-        curves = [first_batch(run) for run in runs]
-        mean = [statistics.mean(values) for values in zip(*curves, strict=True)]
-        steps = range(1, len(mean) + 1)
-        axes.plot(steps, mean, color=colour, marker=marker, label=f"{label} (n={len(runs)})")
-        if len(runs) > 1:
-            low, high = ([f(values) for values in zip(*curves, strict=True)] for f in (min, max))
-            axes.fill_between(steps, low, high, color=colour, alpha=0.15)
+    for cell in (cells[method] for method in FIRST_BATCH if method in cells):
+        style, curves = styles[cell.id], growth.curves(cell)
+        curves = curves - curves[:, :1]
+        steps = range(1, curves.shape[1] + 1)
+        axes.plot(steps, curves.mean(0), label=name(cell), **style)
+        axes.fill_between(steps, curves.min(0), curves.max(0), color=style["color"], alpha=0.15, linewidth=0)
     axes.axhline(0, color="0.6", linewidth=0.8)
     axes.set_xticks(range(1, 6))
     axes.set_xlabel("onboarding step (80 clients, then 4 times 5)")
@@ -47,7 +48,36 @@ def main() -> None:
     axes.set_title("CIFAR-10: existing clients as others join, never retrained", fontsize=11)
     axes.legend(frameon=False, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(HERE.parent / "docs" / "first-batch.png", dpi=160)
+    figure.savefig(out, dpi=160)
+
+
+def draw_growth(groups: Sequence[Group], out: Path) -> None:
+    """The first batch's accuracy as the federation grows, a panel a schedule; schedules without runs are left out."""
+    found = {group.schedule: group for group in groups if group.setting.dataset == "cifar10"}
+    shown = [found[schedule] for schedule in GROWTH if schedule in found]
+    if not shown:
+        print(f"no runs of a growing federation (examples/growth.toml) here yet, so there is no {out.name}")
+        return
+    rows = -(-len(shown) // 2)
+    figure, panels = plt.subplots(
+        rows, min(2, len(shown)), figsize=(8, 3.4 * rows), layout="constrained", squeeze=False, sharey=True
+    )
+    for axes, group in zip(panels.flat, shown, strict=False):
+        growth.plot(axes, group, group.contest, {cell.id: name(cell) for cell in group.contest})
+        axes.set_title(group.schedule, fontsize=11)
+        axes.legend(frameon=False, fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in list(panels.flat)[len(shown) :]:
+        axes.set_visible(False)
+    figure.suptitle("CIFAR-10: the first batch's accuracy as the federation grows", fontsize=11)
+    figure.savefig(out, dpi=160)
+
+
+def main() -> None:
+    groups, _ = arrange(gather([HERE])[0])
+    docs = HERE.parent / "docs"
+    draw_first_batch(groups, docs / "first-batch.png")
+    draw_growth(groups, docs / "growth.png")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 `python results/tables.py` after `results/reproduce.sh`, or whenever a run here has changed.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from pfeddsh.report import measures, tables
@@ -21,6 +20,7 @@ NAMES = {
     "pefll": "PeFLL", "odpfl-hn": "ODPFL-HN", "fedweit": "FedWeIT", "fedclass": "FedCLASS",
     "fedclass-local-head": "FedCLASS, local head", "hr": "HR", "hr-local-head": "HR, local head",
     "pfeddsh-neither": "pFedDSH without protection and replay", "pfeddsh": "**pFedDSH**",
+    "local": "*local-only training, the control*",
 }  # fmt: skip
 
 
@@ -34,32 +34,34 @@ def all_tables(groups: list[Group]) -> str:
     return "# Tables\n\nAll runs in `results/`, by `python results/tables.py`.\n\n" + "\n\n".join(parts) + "\n"
 
 
-def short_table(cells: Cells) -> str:
-    """80+20: one line a method."""
-    lines = ["| | seeds | first batch after its step | PA of the newcomers | RI of existing clients | of them lost |"]
-    lines.append("|---|---:|---:|---:|---:|---:|")
-    shown = ((measures.first_step, ".1f", " %"), (measures.pa_mean, "+.1f", ""), (measures.ri_last, "+.1f", ""),
-             (measures.worse, ".0f", " %"))  # fmt: skip
-    for method, name in NAMES.items():
-        if cell := cells.get(("cifar10", SCHEDULES[0], method)):
-            texts = [f"{s.mean:{form}}{unit}" for measure, form, unit in shown if (s := over_seeds(cell, measure))]
-            texts = [f"**{text}**" if method == "pfeddsh" else text for text in texts]
-            lines.append(f"| {name} | {len(cell.runs)} | " + " | ".join(texts) + " |")
-    return "\n".join(lines)
+COLUMNS: dict[str, tuple[measures.Measure, str]] = {
+    "everyone at the end, %": (measures.everyone_at_the_end, ".1f"),
+    "lost > 2 points, %": (measures.lost, ".0f"),
+    "first batch after its step, %": (measures.first_step, ".1f"),
+    "its change to the end": (measures.ri_total, "+.1f"),
+    "PA of newcomers": (measures.pa_mean, "+.1f"),
+    "3+ visits": (measures.pa_sampled_mean, "+.1f"),
+    "zero-shot": (measures.zero_shot_mean, "+.1f"),
+}
 
 
-def whole_runs(cells: Cells, dataset: str, schedules: Sequence[str]) -> str:
-    """What became of the first batch over the whole run, and what newcomers gained on average."""
-    lines = ["| | " + " | ".join(f"{schedule}: first batch | newcomers | n" for schedule in schedules) + " |"]
-    lines.append("|---|" + "---:|" * 3 * len(schedules))
-    for method, name in NAMES.items():
-        texts = []
-        for schedule in schedules:
-            cell = cells.get((dataset, schedule, method))
-            means = [over_seeds(cell, measure) for measure in (measures.ri_total, measures.pa_mean)] if cell else []
-            texts += [*(f"{mean.mean:+.1f}" for mean in means if mean), str(len(cell.runs))] if cell else ["", "", ""]
-        if any(texts[3:]):
-            lines.append(f"| {name} | " + " | ".join(texts) + " |")
+def main_table(cells: Cells, dataset: str, schedule: str) -> str:
+    """One line a method, the best for everyone at the end first; columns are of the whole run.
+
+    A column that says the same as one before it, as PA of those with three visits where all have them, is left out.
+    """
+    found = [(name, cell) for method, name in NAMES.items() if (cell := cells.get((dataset, schedule, method)))]
+    rows = {name: [over_seeds(cell, measure) for measure, _ in COLUMNS.values()] for name, cell in found}
+    order = sorted(found, key=lambda pair: -(end.mean if (end := rows[pair[0]][0]) else 0.0))
+    columns = list(zip(*rows.values(), strict=True))
+    shown = [i for i, column in enumerate(columns) if any(column) and column not in columns[:i]]
+    headings = [list(COLUMNS)[i] for i in shown]
+    lines = ["| | " + " | ".join(headings) + " | seeds |", "|---|" + "---:|" * (len(shown) + 1)]
+    forms = [form for _, form in COLUMNS.values()]
+    for place, (name, cell) in enumerate(order):
+        texts = [f"{spread.mean:{forms[i]}}" if (spread := rows[name][i]) else "" for i in shown]
+        texts[0] = texts[0] if place else f"**{texts[0]}**"
+        lines.append(f"| {name} | " + " | ".join(texts) + f" | {len(cell.runs)} |")
     return "\n".join(lines)
 
 
@@ -75,12 +77,14 @@ def main() -> None:
     cells = {(group.setting.dataset, group.schedule, cell.label): cell for group in groups for cell in group.cells}
     docs = HERE.parent / "docs"
     (docs / "tables.md").write_text(all_tables(groups))
-    short = short_table(cells)
-    parts = [whole_runs(cells, "cifar10", SCHEDULES), "With twenty newcomers at once (80+20), from step 1 on:", short]
-    for dataset, title in OTHERS.items():
-        parts += [f"As the first of these tables, for {title}:", whole_runs(cells, dataset, SCHEDULES[:2])]
-    both = "\n\n".join(parts)
-    for path, text in ((HERE.parent / "README.md", short), (docs / "results.md", both)):
+    titled = [("cifar10", "CIFAR-10", SCHEDULES), *((name, title, SCHEDULES[:2]) for name, title in OTHERS.items())]
+    parts = [
+        f"**{title}, {schedule}**\n\n{main_table(cells, dataset, schedule)}"
+        for dataset, title, schedules in titled
+        for schedule in schedules
+    ]
+    short = main_table(cells, "cifar10", SCHEDULES[0])
+    for path, text in ((HERE.parent / "README.md", short), (docs / "results.md", "\n\n".join(parts))):
         path.write_text(between(path.read_text(), text))
 
 

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from pfeddsh.config import build
-from pfeddsh.results.metrics import summary
+from pfeddsh.results.metrics import sampled_adaptation, summary
+from pfeddsh.results.visits import visits
+
+NEW = ("acc_end_mean", "lost_share", "visits", "pa_sampled")  # fields that files of older versions do not have
 
 
 def results(method: str = "fedper", schedule: str = "8+2x3", seed: int = 0, **changes: Any) -> dict[str, Any]:
@@ -28,11 +31,13 @@ def results(method: str = "fedper", schedule: str = "8+2x3", seed: int = 0, **ch
             later = None if before is None else before + drift + rng.uniform(-1, 1)
             row.append(None if joined > step else max(0.0, min(100.0, fresh if later is None else later)))
         acc.append(row)
+    sampled = visits(plan)
     layers = {"fc1": {"active": 30, "new": 5, "reused": 25, "total": 40, "width": 120}}
     return {
         "schema": 1, "method": method, "dataset": dataset, "schedule": schedule, "seed": seed, "clients": plan.clients,
         "steps": len(plan.steps), "batch": batch, "acc": acc, "acc_before_replay": acc, "local": local,
-        **summary(acc, batch, local),
+        **summary(acc, batch, local), "visits": sampled,
+        "pa_sampled": sampled_adaptation(acc, batch, local, sampled),
         "payload_kib": {"down": 242.2, "up": 238.9},
         "seconds": {
             "round_mean": 0.3, "server_round_mean": 0.05, "total": 60.0,

@@ -72,7 +72,7 @@ def test_a_wrong_plan_is_refused_with_what_is_wrong(values, says):
         make(values, "here")
 
 
-@pytest.mark.parametrize("name", ["table1", "ablation", "sensitivity", "investigations", "latency"])
+@pytest.mark.parametrize("name", ["table1", "ablation", "sensitivity", "investigations", "latency", "growth"])
 def test_the_examples_are_plans(name):
     plan = make(read(EXAMPLES / f"{name}.toml"))
     assert {"table1": 12 * 3 * 3}.get(name, 1) <= len(plan.runs())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pfeddsh.results.metrics import summary
+from pfeddsh.results.metrics import completed, sampled_adaptation, summary
 
 # Five clients: 0 and 1 join in step 1, 2 and 3 in step 2, 4 in step 3. Client 3 was turned away.
 BATCH = [1, 1, 2, 2, 3]
@@ -23,6 +23,8 @@ def test_the_example():
     assert result["ri_last"] == pytest.approx(3.5 / 3)
     assert result["ri_cumulative"] == pytest.approx(0.5)  # (2 - 1) / 2
     assert result["worst_drop"] == pytest.approx(7.0)  # client 1 in step 2
+    assert result["acc_end_mean"] == pytest.approx(68.375)  # (77 + 61 + 56.5 + 79) / 4
+    assert result["lost_share"] == [None, 50.0, 0.0]  # client 1 of two; in step 3 nobody lost more than 1.5
 
 
 def test_a_single_step_has_pa_but_no_ri():
@@ -34,7 +36,28 @@ def test_a_single_step_has_pa_but_no_ri():
         "ri_last": None,
         "ri_cumulative": None,
         "worst_drop": 0.0,
+        "acc_end_mean": 68.5,
+        "lost_share": [None],
     }
+
+
+def test_two_points_are_not_yet_a_loss():
+    acc = [[50.0, 50.0, 50.0, 50.0, None], [48.0, 47.99, 60.0, 50.0, 10.0]]
+    assert summary(acc, [1, 1, 1, 1, 2], [0.0] * 5)["lost_share"] == [None, 25.0]
+
+
+def test_newcomers_sampled_less_than_three_times_are_left_out():
+    acc = [[60.0, None, None, None], [60.0, 90.0, 30.0, 70.0]]
+    local = [50.0, 50.0, 50.0, 50.0]
+    assert sampled_adaptation(acc, [1, 2, 2, 2], local, [9, 3, 2, 4]) == [10.0, 30.0]
+    assert sampled_adaptation(acc, [1, 2, 2, 2], local, [9, 0, 0, 2]) == [10.0, None]
+
+
+def test_results_of_an_older_version_are_completed_but_not_altered():
+    old = {"acc": ACC, "batch": BATCH, "local": LOCAL, "worst_drop": 123.0}
+    result = completed(old)
+    assert result["acc_end_mean"] == pytest.approx(68.375)
+    assert result["worst_drop"] == 123.0, "what a file says stays"
 
 
 def test_a_step_nobody_could_join_has_no_pa():

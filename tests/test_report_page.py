@@ -101,8 +101,9 @@ def test_all_figures_are_drawn(page):
         "all => all.map(svg => [svg.getBoundingClientRect().width, svg.querySelectorAll('path,polyline').length,"
         " svg.getAttribute('aria-label') || ''])",
     )
-    cards, per_schedule, capacity = len(SCHEDULES) * len(METHODS), len(SCHEDULES) * 5, len(SCHEDULES)
-    assert len(drawn) == cards + per_schedule + capacity
+    cards, per_schedule, capacity = len(SCHEDULES) * len(METHODS), len(SCHEDULES) * 6, len(SCHEDULES)
+    growing = len(SCHEDULES) - 1  # all but 80+20
+    assert len(drawn) == cards + per_schedule + capacity + growing
     for width, shapes, label in drawn:
         assert width > 150
         assert shapes > 0
@@ -120,7 +121,11 @@ def test_cells_of_table_1_are_those_of_results_json(page, site):
     for path in (folder / "runs").glob("*/results.json"):
         run = json.loads(path.read_text())
         first = statistics.mean(a for a in run["acc"][0] if a is not None)
-        for column, value in {"PA": run["pa"][-1], "RI": run["ri_last"], "step 1": first}.items():
+        columns = {
+            "everyone at the end": run["acc_end_mean"], "PA last": run["pa"][-1], "RI last": run["ri_last"],
+            "step 1": first,
+        }  # fmt: skip
+        for column, value in columns.items():
             expected.setdefault((run["schedule"], run["method"], column), []).append(value)
     cells = page.eval_on_selector_all(
         "table[data-table=table1] td[data-value]",
@@ -129,12 +134,12 @@ def test_cells_of_table_1_are_those_of_results_json(page, site):
     )
     found = {(heading.split()[1], method, column): (float(v), text) for heading, method, column, v, text in cells}
     contest = [key for key in expected if key[1] != "pfeddsh-gate"]
-    assert len(contest) == 3 * 3 * 11
+    assert len(contest) == 3 * 4 * 11
     for key in contest:
         values = expected[key]
         deviation = statistics.stdev(values) if len(values) > 1 else None
         assert found[key][0] == pytest.approx(statistics.mean(values), abs=1e-9), key
-        assert found[key][1] == shown(statistics.mean(values), deviation, key[2] != "step 1"), key
+        assert found[key][1] == shown(statistics.mean(values), deviation, "last" in key[2]), key
 
 
 def test_the_heat_map_holds_the_accuracy_of_every_batch_after_every_step(page, site):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fabricate import results, write
+from fabricate import NEW, results, write
 
 from pfeddsh.errors import UserError
 from pfeddsh.report.arrange import arrange
@@ -47,9 +47,13 @@ def altered(**changes):
         (altered(acc=[[1.0]] * 3), "one number from 0 to 100 per client"),
         (json.dumps(altered(worst_drop=float("nan"))), "worst_drop"),
         (altered(protocol={"alpha": [1]}), "protocol.alpha"),
+        (altered(acc_end_mean=99.0), "acc_end_mean is 99.0 but the accuracies give"),
+        (altered(lost_share=[None, 0.0, 0.0]), "lost_share is"),
+        (altered(visits=[3]), "visits is not one number per client"),
+        (altered(visits=[0] * 14), "pa_sampled is"),
         ("[" * 100_000, "not a results.json of pfeddsh"),
     ],
-    ids=range(14),
+    ids=range(18),
 )
 def test_a_foreign_or_broken_file_is_named_with_the_reason_and_the_rest_is_read(tmp_path, content, reason):
     write(tmp_path / "good", results())
@@ -59,6 +63,19 @@ def test_a_foreign_or_broken_file_is_named_with_the_reason_and_the_rest_is_read(
     assert len(problems) == 1
     assert problems[0].startswith(f"{bad} was left out: ")
     assert reason in problems[0]
+
+
+def test_a_file_of_an_older_version_gets_the_fields_it_lacks(tmp_path):
+    new = results("fedper", "8+2x3")
+    old = {key: value for key, value in new.items() if key not in NEW}
+    runs, problems = gather([write(tmp_path / "old", old), write(tmp_path / "new", new)])
+    assert problems == []
+    for name in NEW:
+        assert getattr(runs[0].results, name) == getattr(runs[1].results, name) == new[name], name
+    unknown = {key: value for key, value in old.items() if key != "protocol"}
+    run = gather([write(tmp_path / "unknown", unknown)])[0][0].results
+    assert (run.visits, run.pa_sampled) == (None, None), "without its protocol nobody knows who was sampled"
+    assert run.acc_end_mean == new["acc_end_mean"]
 
 
 def test_a_half_finished_run_is_named_with_how_to_finish_it(tmp_path):
@@ -164,7 +181,7 @@ def test_two_runs_that_claim_to_be_the_same_are_said(tmp_path):
 def test_runs_with_other_clients_are_not_paired(tmp_path):
     moved = results("fedavg")
     moved["local"] = [value - 1 for value in moved["local"]]
-    for name in ("pa", "pa_mean"):
+    for name in ("pa", "pa_mean", "pa_sampled"):
         value = moved[name]
         moved[name] = [v + 1 for v in value] if isinstance(value, list) else value + 1
     _, problems = arranged(tmp_path, results("fedper"), moved)

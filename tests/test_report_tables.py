@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-from fabricate import results, write
+from fabricate import NEW, results, write
 from scipy.stats import wilcoxon
 
 from pfeddsh.compare.plan import make
@@ -50,14 +50,32 @@ def value(table, method, column):
 def test_table_1_is_the_mean_and_deviation_over_seeds(made, method):
     runs = [results(method, "80+4x5", seed, drift=0.5 if method == "pfeddsh" else -2.0) for seed in SEEDS]
     for column, values in {
-        "PA": [run["pa"][-1] for run in runs],
-        "RI": [run["ri_last"] for run in runs],
+        "everyone at the end": [statistics.mean(run["acc"][-1]) for run in runs],
+        "lost > 2 points": [statistics.mean(run["lost_share"][1:]) for run in runs],
+        "PA last": [run["pa"][-1] for run in runs],
+        "RI last": [run["ri_last"] for run in runs],
         "step 1": [statistics.mean(a for a in run["acc"][0] if a is not None) for run in runs],
     }.items():
         found = value(made["table1"], method, column)
         assert found.n == 3
         assert found.mean == pytest.approx(statistics.mean(values))
         assert found.deviation == pytest.approx(statistics.stdev(values))
+
+
+def test_table_1_is_ordered_by_everyone_at_the_end(tmp_path):
+    for method, drift in {"fedavg": -5.0, "fedper": 2.0, "fedrep": -9.0, "local": 9.0}.items():
+        write(tmp_path / method, results(method, drift=drift))
+    shown = tables.build(arrange(gather([tmp_path])[0])[0])[0]
+    assert [row.cell.label for row in shown.rows] == ["fedper", "fedavg", "fedrep", "local"], "the control comes last"
+
+
+def test_files_of_an_older_version_are_shown_in_full(tmp_path):
+    new = results("fedper", "80+20")
+    write(tmp_path / "old", {key: value for key, value in new.items() if key not in NEW})
+    shown = tables.build(arrange(gather([tmp_path])[0])[0])[0]
+    assert value(shown, "fedper", "everyone at the end").mean == new["acc_end_mean"]
+    assert value(shown, "fedper", "lost > 2 points").mean == new["lost_share"][1]
+    assert value(shown, "fedper", "PA last, 3+ visits").mean == new["pa_sampled"][1] != new["pa"][1]
 
 
 def test_the_paper_stands_beside_it(made):
@@ -86,7 +104,7 @@ def test_every_run_of_the_sensitivity_plan_has_the_papers_numbers_beside_it(tmp_
 
 
 def test_whole_runs_are_tested_too_unless_they_are_one_step(made, tmp_path):
-    assert {row.values[0] for row in made["tests"].rows} == {"PA", "RI", "PA mean", "RI total"}
+    assert {row.values[0] for row in made["tests"].rows} == {"end", "PA last", "RI last", "PA mean", "RI total"}
     runs = {method: [results(method, "80+4x5", seed, drift=drift) for seed in SEEDS]
             for method, drift in (("pfeddsh", 0.5), ("fedavg", -2.0), ("fedper", -2.0))}  # fmt: skip
     total = {method: statistics.mean(run["ri_cumulative"] for run in own) for method, own in runs.items()}
@@ -97,7 +115,7 @@ def test_whole_runs_are_tested_too_unless_they_are_one_step(made, tmp_path):
     for method in METHODS:
         write(tmp_path / method, results(method, "80+20"))
     short = {table.name: table for table in tables.build(arrange(gather([tmp_path])[0])[0])}
-    assert {row.values[0] for row in short["tests"].rows} == {"PA", "RI"}
+    assert {row.values[0] for row in short["tests"].rows} == {"end", "PA last", "RI last"}
 
 
 def test_the_paired_test_is_over_clients_of_the_same_seed(group):
@@ -120,13 +138,23 @@ def test_no_difference_is_no_evidence():
     assert signed_rank([1.0] * 20) < 0.001
 
 
+def test_clients_without_a_difference_take_the_lowest_ranks_and_no_side():
+    ranked = [(rank, -1 if rank % 3 == 0 else 1) for rank in range(21, 81)]  # after twenty ties
+    signed = [sign * float(rank) for rank, sign in ranked]
+    against = sum(rank for rank, sign in ranked if sign < 0)
+    expected, spread = sum(rank for rank, _ in ranked) / 2, sum(rank**2 for rank, _ in ranked) / 4
+    p = 2 * statistics.NormalDist().cdf((against - expected) / spread**0.5)
+    assert signed_rank([0.0] * 20 + signed) == pytest.approx(p, rel=1e-6)
+
+
 def test_amortised_latency_spreads_the_replay_over_a_step(made):
     assert value(made["latency"], "pfeddsh", "amortised").mean == pytest.approx(0.05 + 8.0 / 100)
 
 
 def test_the_highest_mean_is_marked_only_if_all_have_the_same_seeds(made, tmp_path):
-    best = {row.cell.label for row in made["table1"].rows if 6 in row.best}
-    assert best == {"pfeddsh"}
+    names = [column.name for column in made["table1"].columns]
+    for name in ("everyone at the end", "RI last"):
+        assert {row.cell.label for row in made["table1"].rows if names.index(name) in row.best} == {"pfeddsh"}
     write(tmp_path / "a", results("fedavg", seed=0))
     write(tmp_path / "b", results("fedper", seed=1))
     groups, _ = arrange(gather([tmp_path])[0])
@@ -134,9 +162,11 @@ def test_the_highest_mean_is_marked_only_if_all_have_the_same_seeds(made, tmp_pa
 
 
 def test_the_summary_names_the_winner_and_the_client_hit_hardest(group):
-    newcomers, existing, lost = sentences(group)
-    assert newcomers.startswith("Newcomers gain most with ")
-    assert existing.startswith("The first batch fares best with pfeddsh, RI +")
+    everyone, newcomers, existing, lost = sentences(group)
+    end = statistics.mean(run.results.acc_end_mean for run in group.main["pfeddsh"].runs)
+    assert everyone.startswith(f"Everyone at the end is best off with pfeddsh, accuracy {end:.2f} ± ")
+    assert newcomers.startswith("Newcomers gain most with ") and ", PA mean +" in newcomers
+    assert existing.startswith("The first batch fares best with pfeddsh, RI total +")
     assert "3 shared seeds (3 in favour)" in existing
     losses = [
         (before - after, k, run.results.seed, step)
@@ -159,7 +189,7 @@ def test_the_summary_is_about_the_whole_run_not_the_last_step(tmp_path):
     write(tmp_path / "a", fallen)
     write(tmp_path / "b", steady)
     groups, _ = arrange(gather([tmp_path])[0])
-    assert sentences(groups[0])[1].startswith("The first batch fares best with fedper, RI ")
+    assert sentences(groups[0])[2].startswith("The first batch fares best with fedper, RI total ")
 
 
 def test_the_winner_is_found_among_the_seeds_that_all_have(tmp_path):
@@ -167,15 +197,24 @@ def test_the_winner_is_found_among_the_seeds_that_all_have(tmp_path):
     write(tmp_path / "b", results("fedavg", seed=0, drift=1.0))
     write(tmp_path / "c", results("fedavg", seed=1, drift=-20.0))
     groups, _ = arrange(gather([tmp_path])[0])
-    assert "fares best with fedavg, RI +" in sentences(groups[0])[1]
-    assert "(1 seed)" in sentences(groups[0])[1]
+    assert "fares best with fedavg, RI total +" in sentences(groups[0])[2]
+    assert "(1 seed)" in sentences(groups[0])[2]
 
 
 def test_a_run_with_one_step_has_neither_pa_nor_ri(tmp_path):
     write(tmp_path / "run", results("fedper", "8"))
     groups, _ = arrange(gather([tmp_path])[0])
     assert sentences(groups[0]) == ["One step only: nobody joined later, so there is neither PA nor RI."]
-    assert value(tables.build(groups)[0], "fedper", "PA") is None
+    assert value(tables.build(groups)[0], "fedper", "PA last") is None
+    write(tmp_path / "other", results("fedavg", "8"))
+    group = arrange(gather([tmp_path])[0])[0][0]
+    shown = tables.build([group])[0].of(group)
+    assert "PA last" not in [column.name for column in shown.columns], "an empty column is left out, and none is best"
+
+
+def test_pa_of_the_often_sampled_is_shown_where_it_says_something_else(made):
+    assert value(made["table1"], "fedper", "PA last, 3+ visits") is None, "five newcomers are all sampled often"
+    assert value(made["measures"], "fedper", "PA last, 3+ visits") == value(made["measures"], "fedper", "PA last")
 
 
 @pytest.mark.parametrize("method", ["pfeddsh-gate", "local"])
@@ -185,7 +224,7 @@ def test_an_ablation_or_the_control_alone_has_its_table_too(tmp_path, method):
     made = {table.name: table for table in tables.build(groups)}
     for name in ("table1", "latency", "payload"):
         assert [row.cell.label for row in made[name].rows] == [method]
-    assert sentences(groups[0])[0].startswith(f"{method} is the only method here: PA ")
+    assert sentences(groups[0])[0].startswith(f"{method} is the only method here: accuracy of everyone at the end ")
 
 
 def test_optional_fields_of_newer_runs_are_shown(tmp_path):
@@ -194,22 +233,23 @@ def test_optional_fields_of_newer_runs_are_shown(tmp_path):
     content["payload_kib"] |= {"once_down": 12.5, "once_up": 0.5}
     write(tmp_path / "run", content)
     made = {table.name: table for table in tables.build(arrange(gather([tmp_path])[0])[0])}
-    assert value(made["measures"], "pefll", "PA zero-shot").mean == 2.0
+    assert value(made["table1"], "pefll", "zero-shot last").mean == 3.0
+    assert value(made["measures"], "pefll", "zero-shot mean").mean == 2.0
     assert value(made["payload"], "pefll", "once down").mean == 12.5
 
 
 def test_csv_has_plain_numbers_and_deviations_apart(made):
     rows = list(csv.DictReader(io.StringIO(writers.comma_separated(made["table1"]))))
     row = next(row for row in rows if row["method"] == "fedper")
-    expected = value(made["table1"], "fedper", "RI")
+    expected = value(made["table1"], "fedper", "RI last")
     assert (row["dataset"], row["schedule"], row["n"]) == ("cifar10", "80+4x5", "3")
-    assert float(row["RI"]) == expected.mean
-    assert float(row["RI sd"]) == expected.deviation
+    assert float(row["RI last"]) == expected.mean
+    assert float(row["RI last sd"]) == expected.deviation
     assert "alpha=0.1" in row["protocol"]
 
 
 def test_markdown_shows_mean_and_deviation(made):
-    spread = value(made["table1"], "fedper", "step 1")
+    spread = value(made["table1"], "fedper", "everyone at the end")
     text = writers.markdown(made["table1"])
     assert f"| fedper | 3 | {spread.mean:.2f} ± {spread.deviation:.2f} |" in text.replace("**", "")
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}

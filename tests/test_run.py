@@ -36,7 +36,9 @@ def test_results_follow_the_contract(reference):
         assert [accuracy is not None for accuracy in row] == [joined <= t + 1 for joined in results["batch"]]
     assert results["acc_before_replay"] == results["acc"]
     assert len(results["pa"]) == len(results["ri"]) == 3
-    assert results["ri"][0] is None
+    assert results["ri"][0] is results["lost_share"][0] is None
+    assert results["acc_end_mean"] == pytest.approx(sum(results["acc"][-1]) / 10)
+    assert len(results["visits"]) == 10 and len(results["pa_sampled"]) == 3
     assert all(0 <= accuracy <= 100 for accuracy in results["local"])
     assert results["refused"] == {"uploads": 0, "clients": {}}
     assert results["seconds"].keys() == {"round_mean", "server_round_mean", "replay_per_step", "total"}

@@ -86,7 +86,7 @@ def expected(out):
                 points[f"{kind}/{key}"].append((rounds, event[key]))
     results = json.loads((out / "results.json").read_text())
     points["step/pa"] = list(zip(ends, results["pa"], strict=True))
-    for key in ("pa_mean", "ri_last", "ri_cumulative", "worst_drop"):
+    for key in ("acc_end_mean", "pa_mean", "ri_last", "ri_cumulative", "worst_drop"):
         points[f"final/{key}"] = [(rounds, results[key])]
     for key in results["payload_kib"]:
         points[f"final/payload_kib/{key}"] = [(rounds, results["payload_kib"][key])]

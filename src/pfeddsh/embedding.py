@@ -5,9 +5,10 @@ server standardises cards by those of the first batch and projects them to the 3
 and later trains. Image features are nearly the same for everyone under label skew, so the histogram weighs more; it is
 also the one thing about labels that leaves a client, and can be withheld, rounded or noised before it does.
 
-A card also has a signature, pure noise, which makes up a tenth of the embedding. Data alone puts all clients into a
-space of some ten dimensions, where newcomers have nearly no key of their own: on CIFAR-10 (Dirichlet 0.1) 3 % of a new
-key lies outside those of earlier clients, with the signature 11 %, and equal data still mean similar keys.
+A card also has a signature, pure noise, which makes up 30 % of the embedding's variance. Data alone puts all clients
+into a space of some ten dimensions, where newcomers have nearly no key of their own: on CIFAR-10 (Dirichlet 0.1, 80+20,
+seeds 0 to 2, before any training) 3 % of a new key's squared length lies outside the span of the earlier ones, with the
+signature 16 to 20 %, and equal data still mean similar keys.
 """
 
 import math

@@ -3,12 +3,14 @@
 import time
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from pfeddsh.federation.schedule import Schedule
+from pfeddsh.results.metrics import LOST, completed
 
 PLAIN_INTERVAL = 10.0  # seconds between lines when the output is not a terminal
 
@@ -78,28 +80,36 @@ def _clock(seconds: float) -> str:
 
 
 def table(results: dict[str, Any]) -> Table:
-    """PA and RI per step, as the command line prints them at the end of a run."""
+    """Every step of a finished run, as the command line prints it at the end; its last word is everyone's accuracy."""
+    results = completed(results)
+    zero_shot = results.get("pa_zero_shot") or []
+    shown = any(value is not None for value in zero_shot)
     view = Table(
         title=f"{results['method']} on {results['dataset']}, {results['schedule']}, seed {results['seed']}",
-        caption="accuracies in %, alone is local-only; PA and RI in points",
+        caption=f"accuracies in %, alone is local-only, all is everyone so far; PA{', zero-shot PA' * shown} and RI in "
+        f"points; lost: existing clients more than {LOST:g} points worse",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
     )
-    for name in ("step", "new", "accuracy", "alone", "PA", "existing", "RI", "worse"):
+    names = ["step", "new", "accuracy", "alone", "PA", *["zero\nshot"] * shown, "existing", "RI", "lost", "all"]
+    for name in names:
         view.add_column(name, justify="right", no_wrap=True)
     for t in range(results["steps"]):
         row, batch = results["acc"][t], results["batch"]
         new = [k for k, joined in enumerate(batch) if joined == t + 1 and row[k] is not None]
         old = [k for k, joined in enumerate(batch) if joined <= t and row[k] is not None]
-        previous = results["acc"][t - 1] if t else row
-        worse = sum(row[k] < previous[k] for k in old)
+        previous, lost = results["acc"][t - 1] if t else row, results["lost_share"][t]
         view.add_row(
             str(t + 1),
             str(len(new)),
             _mean([row[k] for k in new]),
             _mean([results["local"][k] for k in new]),
             _signed(results["pa"][t]),
+            *[_signed(value) for value in zero_shot[t : t + 1] if shown],
             f"{_mean([previous[k] for k in old])} \u2192 {_mean([row[k] for k in old])}" if old else "",
             _signed(results["ri"][t]),
-            f"{worse} of {len(old)}" if old else "",
+            "" if lost is None else f"{lost:.0f} %",
+            _mean([row[k] for k in new + old]),
         )
     return view
 

@@ -1,7 +1,7 @@
 """What a comparison says at its end, and what `--dry-run` says before it begins."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,54 +15,77 @@ from pfeddsh.compare.plan import Run
 from pfeddsh.compare.sharing import read_times
 from pfeddsh.compare.tasks import Task
 from pfeddsh.results import controls
+from pfeddsh.results.metrics import LOST, completed
 
 
 def results(folder: Path) -> dict[str, Any] | None:
-    """The results of a run, if it is finished."""
+    """The results of a run, if it is finished; with derived fields that an older version did not write."""
     path = folder / "results.json"
-    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
-    return found
+    return completed(json.loads(path.read_text())) if path.exists() else None
 
 
 def line(found: dict[str, Any]) -> str:
-    """PA and RI of the last batch, for one run."""
-    return f"PA {_signed(found['pa'][-1])}  RI {_signed(found['ri_last'])}"
+    """Everyone at the end, and PA and RI of the last batch, for one run."""
+    end = _mean([found["acc_end_mean"]])
+    return f"everyone {end} %  PA {_mean([found['pa'][-1]], '+.2f')}  RI {_mean([found['ri_last']], '+.2f')}"
+
+
+ZERO_SHOT = "zero-shot\nPA"  # few methods have it
+COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], float | None]]] = {
+    "everyone\nat the end": (".2f", lambda one: one["acc_end_mean"]),
+    f"lost > {LOST:g}\npoints": (".0f", lambda one: fmean(there) if (there := _there(one["lost_share"])) else None),
+    "\nPA": ("+.2f", lambda one: one["pa"][-1]),
+    ZERO_SHOT: ("+.2f", lambda one: (one.get("pa_zero_shot") or [None])[-1]),
+    "\nRI": ("+.2f", lambda one: one["ri_last"]),
+}
 
 
 def table(runs: Sequence[Run], out: Path) -> Table:
-    """PA and RI of the last batch (the paper's Table 1) per method and schedule, means over seeds."""
-    schedules = list(dict.fromkeys(run.config.schedule for run in runs))
+    """For every schedule, methods in the order of what decides: everyone's accuracy at the end, mean over seeds."""
     seeds = sorted({run.config.seed for run in runs})
     view = Table(
-        title="PA of the last batch, RI of existing clients when it joined", box=SIMPLE_HEAD,
-        caption=f"points, means over seeds {', '.join(map(str, seeds))}; (n) where only n of them are finished",
+        title="everyone at the end, PA of the last batch, RI when it joined", box=SIMPLE_HEAD,
+        caption="everyone and lost (existing clients, mean over later steps) in %, PA and RI in points; "
+        f"means over seeds {', '.join(map(str, seeds))}; (n) where only n of them are finished",
     )  # fmt: skip
-    rows: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]] = {}
+    found: dict[tuple[str, str], dict[tuple[str, str], list[dict[str, Any]]]] = {}
     for run in runs:
-        row = rows.setdefault((Path(run.config.dataset).stem, run.config.method, run.variant), {})
-        if found := results(out / run.name):
-            row.setdefault(run.config.schedule, []).append(found)
-    said = [i for i in range(3) if i == 1 or len({names[i] for names in rows}) > 1]  # the width of a terminal is dear
+        section = found.setdefault((Path(run.config.dataset).stem, run.config.schedule), {})
+        section.setdefault((run.config.method, run.variant), []).extend(filter(None, [results(out / run.name)]))
+    rows = [(*where, *who) for where, section in found.items() for who in section]
+    said = [i for i in range(4) if i in (1, 2) or len({names[i] for names in rows}) > 1]  # a terminal's width is dear
     for i in said:
-        view.add_column(("dataset", "method", "variant")[i], no_wrap=True)
-    for schedule in schedules:
-        view.add_column(f"{schedule}\nPA", justify="right", min_width=6)
-        view.add_column("\nRI", justify="right", min_width=6)
-    for names, row in rows.items():
-        cells = [cell for schedule in schedules for cell in _cells(row.get(schedule, []), len(seeds))]
-        view.add_row(*(names[i] for i in said), *cells)
+        view.add_column(("\ndataset", "\nschedule", "\nmethod", "\nvariant")[i], no_wrap=True)
+    every = [one for section in found.values() for several in section.values() for one in several]
+    shown = {
+        name: (form, get)
+        for name, (form, get) in COLUMNS.items()
+        if name != ZERO_SHOT or any(get(one) is not None for one in every)
+    }
+    for name in shown:
+        view.add_column(name, justify="right")
+    for where, section in found.items():
+        view.add_section()
+        for who, several in sorted(section.items(), key=lambda each: -_end(each[1])):
+            names = (*where, *who)
+            few = f" ({len(several)})" if 0 < len(several) < len(seeds) else ""
+            cells = [_mean([get(one) for one in several], form) for form, get in shown.values()]
+            view.add_row(*(names[i] for i in said), cells[0] + few, *cells[1:])
     return view
 
 
-def _cells(found: list[dict[str, Any]], seeds: int) -> tuple[str, str]:
-    few = f" ({len(found)})" if found and len(found) < seeds else ""
-    columns = [[one["pa"][-1] for one in found], [one["ri_last"] for one in found]]
-    pa, ri = (_signed(fmean(values) if values and None not in values else None) for values in columns)
-    return pa + few, ri + few
+def _end(several: Sequence[dict[str, Any]]) -> float:
+    there = _there([one["acc_end_mean"] for one in several])
+    return fmean(there) if there else float("-inf")
 
 
-def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.2f}"
+def _there(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _mean(values: Sequence[float | None], form: str = ".2f") -> str:
+    there = _there(values)
+    return f"{fmean(there):{form}}" if there and len(there) == len(values) else "-"
 
 
 def savings(runs: Sequence[Run], data: Mapping[str, str], out: Path, wall: float, slots: int) -> str:

@@ -5,8 +5,8 @@ from typing import Any
 
 from pfeddsh.report import paper
 from pfeddsh.report.arrange import Group
+from pfeddsh.report.contract import Results
 from pfeddsh.report.measures import over_seeds, replay_seconds
-from pfeddsh.report.read import Results
 from pfeddsh.report.table import METHOD, SEED_LIST, Column, Row, Table
 
 
@@ -76,6 +76,8 @@ def capacity(groups: Sequence[Group]) -> Table:
     ]  # fmt: skip
     note = (
         "Channels in the step's own mask: new ones and those reused from earlier steps; total allocated so far, of the "
-        "layer's width. Novelty: dimension of the step's updates outside what used channels reach."
+        "layer's width. Reused says nothing of the data: used channels get no gradient on their logits, so every later "
+        "mask holds all of them. Novelty, the dimension of the step's updates outside what used channels reach, cannot "
+        "exceed the number of clients who sent updates, however new their data."
     )
     return Table("capacity", "Neuron usage, step by step", note, columns, tuple(rows))

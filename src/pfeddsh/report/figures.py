@@ -1,52 +1,26 @@
 """The figures of the report. Each is as wide as a phone; the page sets them side by side where there is room."""
 
 from collections.abc import Callable, Sequence
-from itertools import cycle
-from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from pfeddsh.report import measures
+from pfeddsh.report import growth, measures
 from pfeddsh.report.arrange import Cell, Group
+from pfeddsh.report.contract import Results
+from pfeddsh.report.looks import ids, label, looks, seeds, title, where
 from pfeddsh.report.measures import Measure, batch_accuracy, over_seeds, since_joining
 from pfeddsh.report.paper import printed
-from pfeddsh.report.read import Results
 from pfeddsh.report.svg import FAINT, INK, PALETTE, Drawing, canvas, draw, styled
-
-FAMILIES = {  # as the paper groups them: a colour a family, a marker and a dash within it
-    "vermilion": ("fedavg",),
-    "green": ("fedper", "fedrep", "fedselect"),
-    "orange": ("pfedhn", "pefll", "odpfl-hn", "pfedhn-embed-only"),
-    "purple": ("fedweit", "fedclass", "hr", "fedclass-local-head", "hr-local-head"),
-    "grey": ("joint", "local"),
-    "blue": ("pfeddsh",),
-}
-DASHES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
-MARKERS = ("o", "s", "^", "D", "v")
-
-
-def looks(cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
-    """Line styles by cell; a method looks the same in all figures, others take what is left."""
-    known = {name: (colour, i) for colour, names in FAMILIES.items() for i, name in enumerate(names)}
-    spare = cycle([(colour, i) for i in range(1, 5) for colour in ("sky", "vermilion", "blue", "grey")])
-    styles = {}
-    for cell in cells:
-        usual = known.get(cell.variant.method) if not cell.variant.settings else None
-        colour, i = usual or next(spare)
-        width = 2.4 if cell.variant.method == "pfeddsh" else 1.4
-        styles[cell.id] = {
-            "color": PALETTE[colour], "linestyle": DASHES[i], "marker": MARKERS[i], "linewidth": width,
-        }  # fmt: skip
-    return styles
 
 
 def of_group(group: Group) -> list[Drawing]:
     """What is drawn once for a schedule."""
     oracle = [cell for cell in group.references if cell.variant.method == "joint"]
     wanted = [
-        standing(group, "PA", measures.pa_last, "newcomers against training alone"),
-        standing(group, "RI", measures.ri_last, "existing clients, last step"),
+        standing(group, "end", measures.everyone_at_the_end, "Everyone at the end", "mean accuracy, %"),
+        standing(group, "PA", measures.pa_last, "PA last: newcomers against training alone", "PA last, points", 1),
+        standing(group, "RI", measures.ri_last, "RI last: existing clients, last step", "RI last, points", 0),
+        growth.drawing(group),
         first_batch(group, list(dict.fromkeys(group.contest + oracle)), ""),
         first_batch(group, group.ablations, ", ablations") if group.ablations != group.contest else None,
         client_changes(group),
@@ -54,34 +28,40 @@ def of_group(group: Group) -> list[Drawing]:
     return [drawing for drawing in wanted if drawing]
 
 
-def standing(group: Group, name: str, measure: Measure, meaning: str) -> Drawing | None:
-    """Methods in order of a measure: every seed, their mean and deviation, and the paper's figure."""
+def standing(
+    group: Group, name: str, measure: Measure, heading: str, axis: str, paper: int | None = None
+) -> Drawing | None:
+    """Methods in order of a measure: every seed, their mean and deviation, and the paper's figure, which it has for
+    points of gain or loss only.
+    """
     shown = [(cell, s) for cell in dict.fromkeys(group.contest + group.references) if (s := over_seeds(cell, measure))]
     if len(shown) < 2:
         return None
     shown.sort(key=lambda pair: pair[1].mean)
-    styles = looks([cell for cell, _ in shown])
+    styles = looks(group)
     with styled():
         figure = canvas(0.9 + 0.22 * len(shown))
         axes = figure.subplots()
-        axes.axvline(0, color=INK, linewidth=0.8)
+        if paper is not None:
+            axes.axvline(0, color=INK, linewidth=0.8)
         for y, (cell, spread) in enumerate(shown):
             style = {"color": styles[cell.id]["color"], "marker": styles[cell.id]["marker"]}
             values = [v for run in cell.runs if (v := measure(run.results)) is not None]
             axes.plot(values, [y] * len(values), "|", color=style["color"], markersize=7, alpha=0.7)
             axes.errorbar(spread.mean, y, xerr=spread.deviation or None, capsize=2, linewidth=1.2, **style)
-            if old := printed("table1", cell):
-                axes.plot(old[name == "PA"], y, "o", markersize=6, markerfacecolor="none", color=FAINT)
-        axes.set_yticks(range(len(shown)), [_label(cell, spread.n) for cell, spread in shown])
+            if paper is not None and (old := printed("table1", cell)):
+                axes.plot(old[paper], y, "o", markersize=6, markerfacecolor="none", color=FAINT)
+        axes.set_yticks(range(len(shown)), [label(cell, spread.n) for cell, spread in shown])
         axes.set_ylim(-0.6, len(shown) - 0.4)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel(f"{name}, points")
-        _title(figure, f"{name}: {meaning}")
+        axes.set_xlabel(axis)
+        title(figure, heading)
+    ring = "" if paper is None else ", grey ring: the paper's figure where it has one"
     caption = (
-        f"{_where(group)}. Filled: mean over seeds (their number in brackets), bar: standard deviation, ticks: single "
-        "seeds, grey ring: the paper's figure where it has one."
+        f"{where(group)}. Filled: mean over seeds (their number in brackets), bar: standard deviation, ticks: single "
+        f"seeds{ring}."
     )
-    return draw(figure, f"{name}-{group.cells[0].id}", f"{name} by method", caption, _ids(c for c, _ in shown))
+    return draw(figure, f"{name}-{group.cells[0].id}", heading, caption, ids(c for c, _ in shown))
 
 
 def first_batch(group: Group, cells: Sequence[Cell], what: str) -> Drawing | None:
@@ -95,7 +75,7 @@ def first_batch(group: Group, cells: Sequence[Cell], what: str) -> Drawing | Non
         start = batch_accuracy(run, 1, 1) or 0.0
         return [(batch_accuracy(run, step, 1) or 0.0) - start for step in steps]
 
-    styles = looks(cells)
+    styles = looks(group)
     with styled():
         figure = canvas(2.6 + 0.17 * ((len(cells) + 1) // 2))
         axes = figure.subplots()
@@ -103,7 +83,7 @@ def first_batch(group: Group, cells: Sequence[Cell], what: str) -> Drawing | Non
         for cell in cells:
             curves = np.array([curve(run.results) for run in cell.runs])
             style = styles[cell.id]
-            axes.plot(steps, curves.mean(0), label=_label(cell, len(curves)), **style)
+            axes.plot(steps, curves.mean(0), label=label(cell, len(curves)), **style)
             if len(curves) > 1:
                 low, high = curves.min(0), curves.max(0)
                 axes.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
@@ -112,14 +92,14 @@ def first_batch(group: Group, cells: Sequence[Cell], what: str) -> Drawing | Non
         axes.set_ylabel("change of accuracy, points")
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, -1), max(high, 1))  # a tenth of a point should not look like a cliff
-        _title(figure, f"First batch as others join{what}")
+        title(figure, f"First batch as others join{what}")
         figure.legend(loc="outside lower center", ncols=2, fontsize=7.5, handlelength=2.8, columnspacing=1)
     caption = (
-        f"{_where(group)}: mean change of the first {first.batch.count(1)} clients since their own step; "
-        f"{_seeds(cells)} (in brackets), band: lowest to highest seed."
+        f"{where(group)}: mean change of the first {first.batch.count(1)} clients since their own step; "
+        f"{seeds(cells)} (in brackets), band: lowest to highest seed."
     )
     name = f"first-batch{what and '-ablation'}-{group.cells[0].id}"
-    return draw(figure, name, "Change of the first batch over steps", caption, _ids(cells))
+    return draw(figure, name, "Change of the first batch over steps", caption, ids(cells))
 
 
 def client_changes(group: Group) -> Drawing | None:
@@ -130,7 +110,7 @@ def client_changes(group: Group) -> Drawing | None:
         rows += [(cell, changes)] if changes else []
     if not rows:
         return None
-    styles = looks([cell for cell, _ in rows])
+    styles = looks(group)
     with styled():
         figure = canvas(1.0 + 0.3 * len(rows))
         axes = figure.subplots()
@@ -145,16 +125,16 @@ def client_changes(group: Group) -> Drawing | None:
             if worst < 0:
                 axes.plot(worst, y, "x", color=colour, markersize=4.5)
                 axes.text(worst, y + 0.16, str(client), ha="center", fontsize=7)
-        axes.set_yticks(range(len(rows)), [_label(cell, len(changes)) for cell, changes in rows])
+        axes.set_yticks(range(len(rows)), [label(cell, len(changes)) for cell, changes in rows])
         axes.set_ylim(-0.6, len(rows) - 0.2)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("change of accuracy, points")
-        _title(figure, "Single clients, own step to the end")
+        title(figure, "Single clients, own step to the end")
     caption = (
-        f"{_where(group)}: existing clients (their number over all seeds in brackets). Tick: median, box: middle half, "
+        f"{where(group)}: existing clients (their number over all seeds in brackets). Tick: median, box: middle half, "
         "line: 5 to 95 %, cross: the client that lost most, with its number."
     )
-    return draw(figure, f"clients-{group.cells[0].id}", "Change per client", caption, _ids(c for c, _ in rows))
+    return draw(figure, f"clients-{group.cells[0].id}", "Change per client", caption, ids(c for c, _ in rows))
 
 
 def matrix(cell: Cell) -> list[list[float | None]]:
@@ -169,7 +149,7 @@ def matrix(cell: Cell) -> list[list[float | None]]:
 
 
 def capacity(cell: Cell) -> Drawing | None:
-    """Channels per layer and step: new, reused, and all so far."""
+    """Channels per layer and step: new ones, and all so far. Reuse is not drawn: it is total by construction."""
     used = [run.results.capacity for run in cell.runs if all(run.results.capacity)]
     layers = [layer for layer, facts in (used[0][0] or {}).items() if "total" in facts] if used else []
     if not layers:
@@ -179,16 +159,13 @@ def capacity(cell: Cell) -> Drawing | None:
     def counted(layer: str, name: str) -> list[float]:
         return [float(np.mean([(run[t - 1] or {})[layer][name] for run in used])) for t in steps]
 
-    again = fresh = 0.0
     rows = -(-len(layers) // 2)
     with styled():
         figure = canvas(0.6 + 1.55 * rows)
         panels = list(figure.subplots(rows, 2, squeeze=False).flat)
         for axes, layer in zip(panels, layers, strict=False):
-            reused, new, total, width = (counted(layer, name) for name in ("reused", "new", "total", "width"))
-            again, fresh = again + sum(reused[1:]), fresh + sum(new[1:])
-            axes.bar(steps, reused, 0.6, color=PALETTE["sky"], label="reused")
-            axes.bar(steps, new, 0.6, bottom=reused, color=PALETTE["orange"], hatch="///", linewidth=0, label="new")
+            new, total, width = (counted(layer, name) for name in ("new", "total", "width"))
+            axes.bar(steps, new, 0.6, color=PALETTE["orange"], hatch="///", linewidth=0, label="new")
             axes.plot(steps, total, "o--", color=INK, linewidth=1, markersize=3, label="total so far")
             axes.axhline(width[0], color=FAINT, linewidth=1)
             axes.set_ylim(0, 1.12 * width[0])
@@ -199,32 +176,9 @@ def capacity(cell: Cell) -> Drawing | None:
             axes.set_visible(False)
         figure.supylabel("channels", fontsize=8.5)
         handles, names = panels[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=7.5, handlelength=1.5)
-    share = 100 * again / (again + fresh) if again + fresh else 0.0
+        figure.legend(handles, names, loc="outside lower center", ncols=2, fontsize=7.5, handlelength=1.5)
     caption = (
-        f"{cell.label}: channels each step's clients use, by layer; grey line: the layer's width. Of later steps' "
-        f"channels {share:.0f} % are reused; {_seeds([cell])}."
+        f"{cell.label}: channels each step takes anew and all taken so far, by layer; grey line: the layer's width. "
+        f"Earlier channels are part of every later step's mask whatever its data; {seeds([cell])}."
     )
     return draw(figure, f"capacity-{cell.id}", "Neuron usage per layer and step", caption, (cell.id,))
-
-
-def _where(group: Group) -> str:
-    return f"{group.setting.dataset}, {group.schedule}"
-
-
-def _seeds(cells: Sequence[Cell]) -> str:
-    low, high = min(len(cell.runs) for cell in cells), max(len(cell.runs) for cell in cells)
-    return f"n = {low} seed{'s' * (low > 1)}" if low == high else f"n = {low} to {high} seeds"
-
-
-def _ids(cells: Any) -> tuple[str, ...]:
-    return tuple(sorted((cell.id for cell in cells), key=lambda id: int(id[1:])))
-
-
-def _title(figure: Figure, text: str) -> None:
-    figure.suptitle(text, x=0.01, ha="left", fontsize=9.5, fontweight="bold")
-
-
-def _label(cell: Cell, n: int) -> str:
-    """Fit for an axis or a legend: every setting on a line of its own."""
-    return cell.label.replace(", ", ",\n") + f" ({n})"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from pfeddsh.report.arrange import Cell
-from pfeddsh.report.read import Results, mean
+from pfeddsh.report.contract import Results, mean
 from pfeddsh.results.metrics import changes, cumulative_improvement
 
 Measure = Callable[[Results], float | None]
@@ -49,7 +49,13 @@ def first_batch_at_the_end(run: Results) -> float | None:
 
 
 def everyone_at_the_end(run: Results) -> float | None:
-    return mean(run.acc[-1])
+    """What decides: the mean accuracy of all who are there after the last step."""
+    return run.acc_end_mean
+
+
+def lost(run: Results) -> float | None:
+    """Share of existing clients that lost more than two points over a step, mean over later steps, in %."""
+    return mean(run.lost_share or ())
 
 
 def pa_last(run: Results) -> float | None:
@@ -61,8 +67,21 @@ def pa_mean(run: Results) -> float | None:
     return run.pa_mean if run.steps > 1 else None
 
 
-def pa_zero_shot(run: Results) -> float | None:
-    """Newcomers before any round of their step."""
+def pa_sampled_last(run: Results) -> float | None:
+    """PA of those of the last batch that were sampled at least three times."""
+    return run.pa_sampled[-1] if run.pa_sampled and run.steps > 1 else None
+
+
+def pa_sampled_mean(run: Results) -> float | None:
+    return mean(run.pa_sampled[1:]) if run.pa_sampled else None
+
+
+def zero_shot_last(run: Results) -> float | None:
+    """PA of the last batch before any round of its step."""
+    return run.pa_zero_shot[-1] if run.pa_zero_shot and run.steps > 1 else None
+
+
+def zero_shot_mean(run: Results) -> float | None:
     return mean(run.pa_zero_shot[1:]) if run.pa_zero_shot else None
 
 

@@ -5,10 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pfeddsh.report.arrange import Cell, comparable
+from pfeddsh.report.contract import Results
 from pfeddsh.report.measures import Measure, Spread, over_seeds
-from pfeddsh.report.read import Results
 
 PerClient = Callable[[Results], dict[int, float]]
+
+
+def at_the_end(run: Results) -> dict[int, float]:
+    """Accuracy of everyone after the last step."""
+    return {k: a for k, a in enumerate(run.acc[-1]) if a is not None}
 
 
 def newcomers(run: Results) -> dict[int, float]:
@@ -73,7 +78,10 @@ def compare(cell: Cell, rival: Cell, per_client: PerClient) -> Comparison | None
 
 
 def signed_rank(differences: Sequence[float]) -> float:
-    """Two-sided p; clients without a difference count half for each side (Pratt)."""
+    """Two-sided p after Pratt: clients without a difference are ranked with the others, then their ranks are left out.
+
+    So ties take the lowest ranks and the real differences keep the higher ones, but a tie speaks for neither side.
+    """
     from scipy.stats import wilcoxon
 
     if not any(differences):

@@ -1,4 +1,4 @@
-"""Find the runs in what the user names, and check each results.json against its contract.
+"""Find the runs in what the user names; each results.json is checked against its contract.
 
 Whatever cannot be used is named with the reason and left out; the rest of the report is still made.
 """
@@ -6,98 +6,18 @@ Whatever cannot be used is named with the reason and left out; the rest of the r
 import json
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from pfeddsh.config import PROTOCOL
 from pfeddsh.errors import UserError
-from pfeddsh.federation.schedule import parse
-from pfeddsh.results.metrics import summary
-
-Row = list[float | None]
-
-
-class Payload(BaseModel):
-    """KiB per active client and round; one-off transfers per client."""
-
-    down: float
-    up: float
-    once_down: float | None = None
-    once_up: float | None = None
-
-
-class Seconds(BaseModel):
-    """Wall time of a round, the server's share of it, and of each step's replay."""
-
-    round_mean: float
-    server_round_mean: float
-    replay_per_step: list[float]
-    total: float
-
-
-class Results(BaseModel):
-    """results.json, schema 1. Fields this report does not need are let be."""
-
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
-
-    schema_: Literal[1] = Field(alias="schema")
-    method: str = Field(min_length=1, max_length=200)
-    dataset: str = Field(min_length=1, max_length=200)
-    schedule: str = Field(max_length=200)
-    seed: int
-    clients: int
-    steps: int = Field(ge=1)
-    batch: list[int]
-    acc: list[Row]
-    acc_unguarded: list[Row] | None = None
-    local: Row
-    pa: Row
-    ri: Row
-    pa_mean: float | None
-    ri_last: float | None
-    ri_cumulative: float | None
-    worst_drop: float
-    pa_zero_shot: Row | None = None
-    payload_kib: Payload
-    seconds: Seconds
-    capacity: list[dict[str, dict[str, int]] | None]
-    options: dict[str, Any] = {}
-    protocol: dict[str, str | int | float | None] | None = None
-    environment: dict[str, Any] = {}
-
-    @model_validator(mode="after")
-    def _hangs_together(self) -> "Results":
-        """Shapes fit, and the derived numbers follow from the accuracies: a file altered by hand does not pass."""
-        try:
-            sizes = parse(self.schedule)
-        except UserError as error:
-            raise ValueError(str(error)) from None
-        found = tuple(self.batch.count(step) for step in range(1, self.steps + 1))
-        if (sum(sizes), sizes) != (self.clients, found) or len(self.batch) != self.clients:
-            raise ValueError(f"batch does not follow the schedule {self.schedule}")
-        for name in ("acc", "acc_unguarded", "pa", "ri", "pa_zero_shot", "capacity"):
-            value = getattr(self, name)
-            if value is not None and len(value) != self.steps:
-                raise ValueError(f"{name} has {len(value)} steps instead of {self.steps}")
-        for row in (*self.acc, *(self.acc_unguarded or ()), self.local):
-            if len(row) != self.clients or any(a is not None and not 0 <= a <= 100 for a in row):
-                raise ValueError("accuracies are not one number from 0 to 100 per client")
-        for name, value in summary(self.acc, self.batch, self.local).items():
-            if not _close(getattr(self, name), value):
-                raise ValueError(f"{name} is {getattr(self, name)} but the accuracies give {value}")
-        return self
-
-
-def _close(one: Any, other: Any) -> bool:
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_close, one, other))
-    if one is None or other is None:
-        return one is other
-    return abs(float(one) - float(other)) < 1e-6
+from pfeddsh.report.contract import Results
+from pfeddsh.results.metrics import sampled_adaptation, summary
+from pfeddsh.results.visits import repeated
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +79,18 @@ def _candidates(place: Path, problems: list[str]) -> Iterator[Path]:
 
 def _read(path: Path) -> Run:
     results = Results.model_validate_json(path.read_bytes())
-    return Run(path, results, results.protocol or _beside(path))
+    protocol = results.protocol or _beside(path)
+    return Run(path, _completed(results, protocol), protocol)
+
+
+def _completed(results: Results, protocol: dict[str, Any] | None) -> Results:
+    """With what an older version did not write, where it can be derived; a model copied so is not checked again."""
+    derived = summary(results.acc, results.batch, results.local)
+    visits = results.visits or repeated(results.schedule, results.seed, results.batch, protocol)
+    if visits:
+        sampled = sampled_adaptation(results.acc, results.batch, results.local, visits)
+        derived |= {"visits": visits, "pa_sampled": sampled}
+    return results.model_copy(update=derived)
 
 
 def _beside(path: Path) -> dict[str, Any] | None:
@@ -183,9 +114,3 @@ def _why(error: Exception) -> str:
 def fact(value: Any) -> str:
     """A setting as it would be written after `--set`."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def mean(values: Sequence[float | None]) -> float | None:
-    """Of those that are there."""
-    there = [value for value in values if value is not None]
-    return sum(there) / len(there) if there else None

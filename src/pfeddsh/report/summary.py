@@ -7,39 +7,46 @@ from pfeddsh.report.arrange import Cell, Group, Setting
 from pfeddsh.report.measures import Measure, Spread, over_seeds, worst_loss
 from pfeddsh.report.paired import PerClient, against_best, ranking
 from pfeddsh.report.table import Column, p_value
+from pfeddsh.results.metrics import LOST
 
-POINTS = Column("", signed=True)
+POINTS, PERCENT = Column("points", signed=True), Column("%")
 
 
 def sentences(group: Group) -> list[str]:
-    """Newcomers, the first batch, and those who lost, over the whole run.
+    """Everyone at the end, then newcomers, the first batch, and those who lost, over the whole run.
 
-    Over the last step alone, as in Table 1, clients that have lost much before may look like winners.
+    Over the last step alone, as in Table 1, clients that have lost much before may look like winners; so these are
+    called PA mean and RI total here and there.
     """
     contest = group.contest
     if group.cells[0].runs[0].results.steps < 2:
         return ["One step only: nobody joined later, so there is neither PA nor RI."]
     if len(contest) < 2:
         return [line for cell in contest for line in (_alone(cell), _losers(contest))]
+    everyone = measures.everyone_at_the_end, paired.at_the_end
     return [
-        _winner("Newcomers gain most with", "PA", contest, measures.pa_mean, paired.everyone_who_joined),
-        _winner("The first batch fares best with", "RI", contest, measures.ri_total, paired.first_batch),
+        _winner("Everyone at the end is best off with", "accuracy", contest, *everyone, PERCENT),
+        _winner("Newcomers gain most with", "PA mean", contest, measures.pa_mean, paired.everyone_who_joined),
+        _winner("The first batch fares best with", "RI total", contest, measures.ri_total, paired.first_batch),
         _losers(contest),
     ]
 
 
 def _alone(cell: Cell) -> str:
-    pa, ri = over_seeds(cell, measures.pa_mean), over_seeds(cell, measures.ri_total)
-    return f"{cell.label} is the only method here: PA {_points(pa)}, RI of the first batch {_points(ri)}."
+    end = _points(over_seeds(cell, measures.everyone_at_the_end), PERCENT)
+    pa, ri = _points(over_seeds(cell, measures.pa_mean)), _points(over_seeds(cell, measures.ri_total))
+    return f"{cell.label} is the only method here: accuracy of everyone at the end {end}, PA mean {pa}, RI total {ri}."
 
 
-def _winner(words: str, name: str, cells: Sequence[Cell], measure: Measure, per_client: PerClient) -> str:
+def _winner(
+    words: str, name: str, cells: Sequence[Cell], measure: Measure, per_client: PerClient, unit: Column = POINTS
+) -> str:
     """The best and the next, and whether the distance means anything."""
     ranked = ranking(cells, measure)
     if len(ranked) < 2:
         return f"{name} is known for too few methods to compare."
     (best, own), (second, other) = ranked[:2]
-    line = f"{words} {best.label}, {name} {_points(own)}; next is {second.label}, {_points(other)}."
+    line = f"{words} {best.label}, {name} {_points(own, unit)}; next is {second.label}, {_points(other, unit)}."
     found = against_best(cells, measure, per_client).get(best.id)
     if found is None:
         return f"{line} They share no seed, so the difference was not tested."
@@ -51,29 +58,29 @@ def _winner(words: str, name: str, cells: Sequence[Cell], measure: Measure, per_
     )
 
 
-def _points(spread: Spread | None) -> str:
+def _points(spread: Spread | None, unit: Column = POINTS) -> str:
     if spread is None:
         return "unknown"
-    return f"{POINTS.show(spread)} ({spread.n} seed{'s' * (spread.n > 1)})"
+    return f"{unit.show(spread)}{' %' if unit is PERCENT else ''} ({spread.n} seed{'s' * (spread.n > 1)})"
 
 
 def _losers(cells: Sequence[Cell]) -> str:
-    """Whose existing clients got worse, the most harmed first."""
+    """Whose existing clients got clearly worse, the most harmed first."""
     harmed = []
     for cell in cells:
-        share, loss = over_seeds(cell, measures.worse), worst_loss(cell)
-        if share and loss:
+        share, loss = over_seeds(cell, measures.lost), worst_loss(cell)
+        if share and share.mean and loss:
             harmed.append((share.mean, cell.label, loss))
     if not harmed:
-        return "No existing client lost anything in any step."
+        return f"No existing client lost more than {LOST:g} points in any step."
     harmed.sort(key=lambda each: -each[0])
     told = [f"{label} {share:.0f} %" if share >= 1 else f"{label} under 1 %" for share, label, _ in harmed]
     _, label, loss = max(harmed, key=lambda each: each[2].points)
     unharmed = [cell.label for cell in cells if cell.label not in {label for _, label, _ in harmed}]
-    none = f" None lost under {', '.join(unharmed)}." if unharmed else ""
+    none = f" None lost that much under {', '.join(unharmed)}." if unharmed else ""
     return (
-        f"Existing clients that lost accuracy in a step: {', '.join(told)}. Hardest hit: client {loss.client} of seed "
-        f"{loss.seed} under {label}, {loss.points:.1f} points in step {loss.step}.{none}"
+        f"Existing clients that lost more than {LOST:g} points in a step: {', '.join(told)}. Hardest hit: client "
+        f"{loss.client} of seed {loss.seed} under {label}, {loss.points:.1f} points in step {loss.step}.{none}"
     )
 
 

@@ -74,14 +74,16 @@ def mark(table: Table, columns: Sequence[int]) -> Table:
         contest = row.group.contest
         fair = len(contest) > 1 and len({cell.seeds for cell in contest}) == 1
         rivals = [other for other in table.rows if other.group is row.group and other.cell in contest]
-        best = [i for i in columns if fair and row in rivals and _height(row, i) == max(_height(r, i) for r in rivals)]
+        best = [i for i in columns if fair and row in rivals and _highest(row, rivals, i)]
         marked.append(replace(row, best=frozenset(best)))
     return replace(table, rows=tuple(marked))
 
 
-def _height(row: Row, column: int) -> float:
+def _highest(row: Row, rivals: Sequence[Row], column: int) -> bool:
+    """False where there is nothing to compare: a column may be empty for a whole group."""
     value = row.values[column]
-    return value.mean if isinstance(value, Spread) else float("-inf")
+    means = [other.mean for rival in rivals if isinstance(other := rival.values[column], Spread)]
+    return isinstance(value, Spread) and value.mean == max(means)
 
 
 def p_value(p: float) -> str:

@@ -2,99 +2,50 @@
 
 from collections.abc import Sequence
 
-from pfeddsh.report import costs, measures, paired
+from pfeddsh.report import costs, measures, table1
 from pfeddsh.report.arrange import Cell, Group
+from pfeddsh.report.columns import (
+    END,
+    LOST,
+    PA,
+    PAPER_PA,
+    PAPER_RI,
+    RI,
+    RI_TOTAL,
+    RI_TOTAL_BARE,
+    SAMPLED,
+    STEP1,
+    WORSE,
+    ZERO_SHOT,
+)  # fmt: skip
 from pfeddsh.report.measures import Measure, over_seeds, worst_loss
-from pfeddsh.report.paired import against_best
 from pfeddsh.report.paper import beside
-from pfeddsh.report.table import METHOD, SEED_LIST, Column, Row, Table, Value, mark, p_value
-
-SEEDS = Column("n", "seeds")
-STEP1 = Column("step 1", "mean accuracy of the first batch after its own step, %")
-PA = Column("PA", "proactive adaptation: accuracy of the last batch minus local-only training, points", signed=True)
-RI = Column("RI", "retroactive improvement: change of existing clients over the last step, points", signed=True)
-RI_TOTAL = Column("RI total", "change of the first batch over the whole run, points", signed=True)
-RI_TOTAL_BARE = Column("RI total no guard", "the same, had clients taken every offer, points", signed=True)
-PAPER_PA = Column("paper PA", "as printed in the paper, five seeds", signed=True)
-PAPER_RI = Column("paper RI", "as printed in the paper, five seeds", signed=True)
-WORSE = Column("% worse", "share of existing clients, over all steps, that lost anything", digits=1)
+from pfeddsh.report.table import METHOD, SEED_LIST, Column, Row, Table, Value
 
 
 def build(groups: Sequence[Group]) -> list[Table]:
     tables = [
-        *_table1(groups), _measures(groups), _ablation(groups), _sensitivity(groups), _losses(groups),
+        *table1.build(groups), _measures(groups), _ablation(groups), _sensitivity(groups), _losses(groups),
         costs.latency(groups), costs.payload(groups), costs.capacity(groups),
     ]  # fmt: skip
     return [table for table in tables if table.rows]
 
 
-def _table1(groups: Sequence[Group]) -> tuple[Table, Table]:
-    """Table 1 with the paired tests in short, and the tests in full."""
-    columns = (METHOD, SEEDS, STEP1, PA, PAPER_PA, P("PA"), RI, PAPER_RI, P("RI"), WORSE)
-    rows, tests = [], []
-    for group in groups:
-        tested = TESTED if group.steps > 2 else {name: TESTED[name] for name in ("PA", "RI")}  # else they are the same
-        found = {name: against_best(group.contest, *what) for name, what in tested.items()}
-        for cell in dict.fromkeys(group.contest + group.references):
-            old = beside("table1", cell, 2)
-            p = {name: p_value(found[name][cell.id].p) if cell.id in found[name] else None for name in ("PA", "RI")}
-            values: tuple[Value, ...] = (
-                cell.label, len(cell.runs), over_seeds(cell, measures.first_step),
-                over_seeds(cell, measures.pa_last), old[1], p["PA"],
-                over_seeds(cell, measures.ri_last), old[0], p["RI"], over_seeds(cell, measures.worse),
-            )  # fmt: skip
-            rows.append(Row(group, cell, values))
-        for name, each in found.items():
-            for cell in group.contest:
-                if c := each.get(cell.id):
-                    won = f"{c.better} of {c.seeds}"
-                    tests.append(
-                        Row(group, cell, (name, cell.label, c.difference, c.rival, won, c.clients, p_value(c.p)))
-                    )
-    note = (
-        "Mean ± standard deviation over n seeds. p: against the best other method, client by client, see the tests "
-        "below. Oracle (joint) and control (local) are nobody's rivals. Bold: highest mean, if all methods have the "
-        "same seeds."
-    )
-    table1 = Table("table1", "Table 1: newcomers and existing clients", note, columns, tuple(rows))
-    return mark(table1, (2, 3, 6)), Table("tests", "Against the best other method", TESTS, TEST_COLUMNS, tuple(tests))
-
-
-def P(name: str) -> Column:
-    return Column(f"p ({name})", f"{name} against the best other method: Wilcoxon over clients, Holm-corrected")
-
-
-TESTED = {
-    "PA": (measures.pa_last, paired.newcomers),
-    "RI": (measures.ri_last, paired.existing),
-    "PA mean": (measures.pa_mean, paired.everyone_who_joined),
-    "RI total": (measures.ri_total, paired.first_batch),
-}
-TESTS = (
-    "Wilcoxon's signed-rank test, two-sided, over clients: each is paired with itself under the best other method in "
-    "the same seed; p is corrected after Holm for the methods of the table. No rank test over three seeds can fall "
-    "below p = 0.25, so seeds are counted and not tested. Clients of one seed share a training run: p says whether "
-    "these clients differ, not whether the next training run would. PA and RI are of the last step, PA mean is of all "
-    "later clients after their own step, RI total of the first batch over the whole run."
-)
-TEST_COLUMNS = (
-    Column("measure", text=True), METHOD,
-    Column("difference", "mean over the seeds that both have, points", signed=True),
-    Column("against", "the best other method in this measure", text=True),
-    Column("seeds won", "seeds with a positive difference, of those both have", text=True),
-    Column("clients", "pairs in the test"), Column("p"),
-)  # fmt: skip
-
-
 ALL: tuple[tuple[Column, Measure], ...] = (
+    (END, measures.everyone_at_the_end),
+    (LOST, measures.lost),
     (STEP1, measures.first_step),
     (Column("alone", "local-only accuracy of the first batch, %"), measures.first_batch_alone),
     (Column("batch 1 at the end", "mean accuracy of the first batch after the last step, %"),
      measures.first_batch_at_the_end),
     (PA, measures.pa_last),
+    (SAMPLED, measures.pa_sampled_last),
+    (ZERO_SHOT, measures.zero_shot_last),
     (Column("PA mean", "over all later steps, points", signed=True), measures.pa_mean),
-    (Column("PA zero-shot", "newcomers before any round of their step, mean over later steps, points", signed=True),
-     measures.pa_zero_shot),
+    (Column("PA mean, 3+ visits", "over newcomers sampled at least three times, points", signed=True),
+     measures.pa_sampled_mean),
+    (Column("zero-shot mean", "PA before any round of a step, over all later steps, points", signed=True),
+     measures.zero_shot_mean),
     (RI, measures.ri_last),
     (RI_TOTAL, measures.ri_total),
     (Column("lowest RI", "over steps, points", signed=True), measures.ri_lowest),
@@ -125,8 +76,7 @@ def _measures(groups: Sequence[Group]) -> Table:
 
 def _ablation(groups: Sequence[Group]) -> Table:
     shown = (
-        (STEP1, measures.first_step),
-        (Column("accuracy", "of everyone at the end, %"), measures.everyone_at_the_end),
+        (END, measures.everyone_at_the_end), (LOST, measures.lost), (STEP1, measures.first_step),
         (PA, measures.pa_last), (RI, measures.ri_last),
         (RI_TOTAL, measures.ri_total), (WORSE, measures.worse),
     )  # fmt: skip
@@ -139,7 +89,8 @@ def _ablation(groups: Sequence[Group]) -> Table:
 
 def _sensitivity(groups: Sequence[Group]) -> Table:
     shown = (
-        (STEP1, measures.first_step), (PA, measures.pa_last), (RI, measures.ri_last),
+        (END, measures.everyone_at_the_end), (STEP1, measures.first_step),
+        (PA, measures.pa_last), (RI, measures.ri_last),
         (RI_TOTAL, measures.ri_total), (RI_TOTAL_BARE, measures.ri_total_unguarded), (WORSE, measures.worse),
         (Column("replay", "seconds per later step", digits=1), measures.replay_seconds),
     )  # fmt: skip
@@ -152,7 +103,7 @@ def _sensitivity(groups: Sequence[Group]) -> Table:
 
 def _losses(groups: Sequence[Group]) -> Table:
     columns = (
-        METHOD, SEED_LIST, WORSE,
+        METHOD, SEED_LIST, LOST, WORSE,
         Column("largest loss", "of one existing client over one step, points"),
         Column("client"), Column("seed"), Column("in step"),
     )  # fmt: skip
@@ -163,5 +114,6 @@ def _losses(groups: Sequence[Group]) -> Table:
             worst: tuple[Value, ...] = (
                 (loss.points, loss.client, loss.seed, loss.step) if loss else (0.0, None, None, None)
             )
-            rows.append(Row(group, cell, (cell.label, cell.seeds, over_seeds(cell, measures.worse), *worst)))
+            shares = over_seeds(cell, measures.lost), over_seeds(cell, measures.worse)
+            rows.append(Row(group, cell, (cell.label, cell.seeds, *shares, *worst)))
     return Table("losses", "Who lost", "Over all steps after a client's own.", columns, tuple(rows))

@@ -11,7 +11,8 @@ import torch
 from pfeddsh.config import Config
 from pfeddsh.data.datasets import Dataset
 from pfeddsh.federation.schedule import Schedule
-from pfeddsh.results.metrics import proactive_adaptation, retroactive_improvement, summary
+from pfeddsh.results.metrics import proactive_adaptation, retroactive_improvement, sampled_adaptation, summary
+from pfeddsh.results.visits import visits
 
 SCHEMA = 1
 
@@ -116,7 +117,8 @@ class Ledger:
 
     def results(self, config: Config, dataset: Dataset, total_seconds: float) -> dict[str, Any]:
         """The content of results.json; other programs read it."""
-        visits, rounds = max(1.0, self.totals["visits"]), max(1.0, self.totals["rounds"])
+        calls, rounds = max(1.0, self.totals["visits"]), max(1.0, self.totals["rounds"])
+        sampled = visits(self.plan)
         return {
             "schema": SCHEMA,
             "method": config.method,
@@ -130,9 +132,11 @@ class Ledger:
             "acc_before_replay": self.before,
             "local": self.local,
             **summary(self.acc, self.batch, self.local),
+            "visits": sampled,
+            "pa_sampled": sampled_adaptation(self.acc, self.batch, self.local, sampled),
             "pa_zero_shot": proactive_adaptation(self.zero_shot, self.batch, self.local),
             "payload_kib": {  # per visit, and per client what is sent outside the rounds or once
-                **{name: self.totals[name] / visits / 1024 for name in ("down", "up")},
+                **{name: self.totals[name] / calls / 1024 for name in ("down", "up")},
                 **{name: self.totals[name] / self.plan.clients / 1024 for name in ("once_down", "once_up")},
             },
             "seconds": {

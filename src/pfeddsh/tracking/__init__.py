@@ -14,10 +14,11 @@ from typing import Any, Protocol
 from pfeddsh.config import Config
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.federation.schedule import Schedule
+from pfeddsh.results.metrics import completed
 from pfeddsh.tracking.mlflow import MLflow
 from pfeddsh.tracking.tensorboard import TensorBoard
 
-FINAL = ("pa_mean", "ri_last", "ri_cumulative", "worst_drop", "payload_kib", "seconds")
+FINAL = ("acc_end_mean", "pa_mean", "ri_last", "ri_cumulative", "worst_drop", "payload_kib", "seconds")
 
 
 class Tracker(Protocol):
@@ -93,7 +94,7 @@ class Tracking:
         path = self._out / "results.json"
         if not self._trackers or not path.exists():
             return
-        results = json.loads(path.read_text())
+        results = completed(json.loads(path.read_text()))
         last = len(self._plan.steps)
         self._open()
         for step, pa in enumerate(results["pa"], 1):

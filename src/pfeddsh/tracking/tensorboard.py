@@ -8,7 +8,7 @@ from pfeddsh.errors import UserError
 from pfeddsh.tracking.settings import settings
 
 FLUSH_SECONDS = 5
-COMPARED = ("final/pa_mean", "final/ri_last", "final/worst_drop")  # columns of the HParams table
+COMPARED = ("final/acc_end_mean", "final/pa_mean", "final/ri_last", "final/worst_drop")  # columns of the HParams table
 
 
 class TensorBoard:

@@ -1,0 +1,61 @@
+"""One look a method: the same colour, dash and marker in every figure, on the page and in the documentation."""
+
+from collections.abc import Iterable, Sequence
+from itertools import cycle
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from pfeddsh.methods import registry
+from pfeddsh.report.arrange import Cell, Group
+from pfeddsh.report.svg import PALETTE
+
+FAMILIES = {  # as the paper groups them: a colour a family, a marker and a dash within it
+    "vermilion": ("fedavg",),
+    "green": ("fedper", "fedrep", "fedselect"),
+    "orange": ("pfedhn", "pefll", "odpfl-hn", "pfedhn-embed-only"),
+    "purple": ("fedweit", "fedclass", "hr", "fedclass-local-head", "hr-local-head"),
+    "grey": ("joint", "local"),
+    "blue": ("pfeddsh",),
+}
+DASHES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
+MARKERS = ("o", "s", "^", "D", "v")
+KNOWN = {name: (colour, i) for colour, names in FAMILIES.items() for i, name in enumerate(names)}
+SPARE = [(c, i) for i in range(5) for c in ("sky", "vermilion", "blue", "grey") if (c, i) not in KNOWN.values()]
+
+
+def looks(group: Group) -> dict[str, dict[str, Any]]:
+    """Line styles by cell. Registered methods keep theirs in every schedule; variants take what is left."""
+    spare = cycle(SPARE)
+    known = KNOWN | {name: next(spare) for name in registry.METHODS if name not in KNOWN}
+    styles = {}
+    for cell in group.cells:
+        usual = known.get(cell.variant.method) if not cell.variant.settings else None
+        colour, i = usual or next(spare)
+        width = 2.4 if cell.variant.method == "pfeddsh" else 1.4
+        styles[cell.id] = {
+            "color": PALETTE[colour], "linestyle": DASHES[i], "marker": MARKERS[i], "linewidth": width,
+        }  # fmt: skip
+    return styles
+
+
+def where(group: Group) -> str:
+    return f"{group.setting.dataset}, {group.schedule}"
+
+
+def seeds(cells: Sequence[Cell]) -> str:
+    low, high = min(len(cell.runs) for cell in cells), max(len(cell.runs) for cell in cells)
+    return f"n = {low} seed{'s' * (low > 1)}" if low == high else f"n = {low} to {high} seeds"
+
+
+def ids(cells: Iterable[Cell]) -> tuple[str, ...]:
+    return tuple(sorted((cell.id for cell in cells), key=lambda id: int(id[1:])))
+
+
+def title(figure: Figure, text: str) -> None:
+    figure.suptitle(text, x=0.01, ha="left", fontsize=9.5, fontweight="bold")
+
+
+def label(cell: Cell, n: int) -> str:
+    """Fit for an axis or a legend: every setting on a line of its own."""
+    return cell.label.replace(", ", ",\n") + f" ({n})"
