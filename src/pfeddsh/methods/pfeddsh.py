@@ -27,7 +27,7 @@ class Settings(PriorAware):
     """Chosen by everyone's accuracy at the end on seeds that no table reports (results/tuning.csv)."""
 
     prior: bool = Field(True, description="add each client's log label shares to its logits, at the client")
-    rate: float = Field(0.2, ge=0, description="of the deviation: the part of its training that a client keeps")
+    rate: float = Field(0.1, ge=0, description="of the deviation: the part of its training that a client keeps")
     common_rate: float = Field(1.0, ge=0, description="of the common model, which all clients share")
     share: float | None = Field(
         None,

@@ -1,0 +1,84 @@
+"""The guard's regret: what clients lose by their choice between the model they have and the one they are offered.
+
+python results/guard.py [--schedule 20+80] [--seed 100] [--hold-out 0.1]: one run of pFedDSH on CIFAR-10 (PFEDDSH_DATA).
+Every offer is judged by each kind of evidence; test images only measure the outcome. The run goes on with the default.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import torch.nn.functional as F
+
+from pfeddsh import guard
+from pfeddsh.config import build
+from pfeddsh.federation.engines import Serial
+from pfeddsh.federation.loop import Federation
+from pfeddsh.federation.run import one_thread
+from pfeddsh.federation.workbench import Workbench
+from pfeddsh.methods.pfeddsh import PFedDSH
+from pfeddsh.results.checkpoint import Checkpoints
+
+OFFERS: list[dict] = []
+
+
+def receive(self, message, data, memory, visit):
+    """As the method does, with every rule's verdict and both accuracies noted."""
+    prior = self.prior(data)
+    models = guard.kept(memory, prior), self.followed(message, data, memory, anew=True)
+    evidence = {"training images": data.train, "flipped and shifted": guard.shifted(data.train)}
+    if visit_holds_out(data):
+        evidence["set aside"] = data.held_out
+    noted = {"acc": [100 * float((self.logits(m, data.test[0], message).argmax(1) == data.test[1]).float().mean())
+                     for m in models]}  # fmt: skip
+    for name, (images, labels) in evidence.items():
+        logits = [self.logits(model, images, message) for model in models]
+        losses = [float(F.cross_entropy(one, labels)) for one in logits]
+        right = [int((one.argmax(1) == labels).sum()) for one in logits]
+        noted[f"{name}, loss"] = losses[1] < losses[0]
+        noted[f"{name}, right answers"] = (right[1], -losses[1]) > (right[0], -losses[0])
+    OFFERS.append(noted)
+    return PFedDSH_receive(self, message, data, memory, visit)
+
+
+def visit_holds_out(data) -> bool:
+    return data.held_out is not data.train
+
+
+PFedDSH_receive = PFedDSH.receive
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--schedule", default="20+80")
+    parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--hold-out", type=float, default=0.0)
+    given = parser.parse_args()
+    values = {"dataset": "cifar10", "schedule": given.schedule, "seed": given.seed, "hold_out": given.hold_out}
+    bench = Workbench(build({**values, "method": "pfeddsh", "engine": "serial"}))
+    PFedDSH.receive = receive  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        federation = Federation(bench, Serial(bench), Checkpoints(Path(folder)), [])
+        federation.train()
+    print(f"{given.schedule}, seed {given.seed}, hold-out {given.hold_out}: {len(OFFERS)} offers, "
+          f"everyone at the end {sum(a for a in federation.ledger.acc[-1]) / bench.plan.clients:.2f} %")  # fmt: skip
+    print("| evidence | taken | of helpful offers declined | of harmful offers taken | regret, points an offer |")
+    print("|---|---:|---:|---:|---:|")
+    rules = {"take everything": lambda o: True, "keep everything": lambda o: False}
+    rules |= {name: lambda o, name=name: o[name] for name in OFFERS[0] if name != "acc"}
+    for name, takes in rules.items():
+        taken = [takes(o) for o in OFFERS]
+        gains = [o["acc"][1] - o["acc"][0] for o in OFFERS]
+        helpful = [t for t, g in zip(taken, gains, strict=True) if g > 0]
+        harmful = [t for t, g in zip(taken, gains, strict=True) if g < 0]
+        regret = [max(0.0, -g) if t else max(0.0, g) for t, g in zip(taken, gains, strict=True)]
+        print(f"| {name} | {share(taken)} | {share([not t for t in helpful])} | {share(harmful)} | "
+              f"{sum(regret) / len(regret):.2f} |")  # fmt: skip
+
+
+def share(which: list[bool]) -> str:
+    return f"{100 * sum(which) / max(1, len(which)):.0f} %"
+
+
+if __name__ == "__main__":
+    main()
