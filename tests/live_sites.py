@@ -34,7 +34,6 @@ IMAGES = 64  # at most, of each kind at a site: what is tested does not depend o
 TINY: dict[str, Any] = {
     "classes": CLASSES, "rounds_first": 3, "rounds_later": 2, "local_epochs": 1, "batch_min": 3, "batch_wait": 0.3,
     "steps": 2, "round_timeout": 60, "offline_after": 0.5, "mean": [0.3, 0.3, 0.3], "std": [0.4, 0.4, 0.4],
-    "options": {"images": 40, "iterations": 4, "hidden": 32},
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from pfeddsh.messages import BadMessage, Memory
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Task
 
-PATIENT = ("card", "local", "settle")  # worth waiting for a client that is not connected right now
+PATIENT = ("card", "local", "settle", "keep")  # worth waiting for a client that is not connected right now
 ROOM = 1 << 20  # bytes by which a reply may exceed twice what was sent
 
 

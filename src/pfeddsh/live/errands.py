@@ -25,7 +25,7 @@ class Errands:
 
     def left(self) -> bool:
         """Whether an offer is being handed over, or could be."""
-        handing = [*self.under_way("receive"), *self.under_way("score")]
+        handing = [future for job in ("keep", "receive", "score") for future in self.under_way(job)]
         return bool(handing) or any(self._online(client) for client in self.offers.pending)
 
     def under_way(self, job: str) -> "list[Future[Reply]]":

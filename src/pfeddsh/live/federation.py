@@ -172,6 +172,8 @@ class LiveFederation(Federation):
             for client, report in self.late.items():
                 self.method.keep_report(self.state, client, report)
             self.late = {}
+        elif job == "keep":
+            self.errands.unsettled |= dict.fromkeys([*self.missing, *self.unreadable], step)
         for client, (message, _) in replies:
             if job == "receive":
                 self.offers.answer(step, client, message.facts["accepted"])
@@ -221,11 +223,13 @@ class LiveFederation(Federation):
         for job, client, step, reply in self.errands.run():
             if job == "settle":
                 self._settled(client, step, reply)
+                if self.bench.config.existing != "follow":
+                    self.errands.ask("keep", client, step)
             elif job == "receive":
                 if self.offers.answer(step, client, reply.facts["accepted"]):
                     self._tell("offer", {"step": step, "client": client, "accepted": reply.facts["accepted"]})
                     self.errands.ask("score", client, step)
-            elif step <= len(self.ledger.acc):
+            elif job == "score" and step <= len(self.ledger.acc):
                 self.ledger.acc[step - 1][client] = 100.0 * reply.facts["correct"]["acc"] / reply.facts["count"]
                 self._show()
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from pfeddsh import guard
 from pfeddsh.data.datasets import Dataset, load
 from pfeddsh.data.images import SIDE
 from pfeddsh.errors import UserError
@@ -24,7 +25,7 @@ from pfeddsh.methods.base import Method, Options, Task, Visit
 from pfeddsh.methods.local import Local
 from pfeddsh.results.files import Damaged, digest, read_record, write_record
 
-JOBS = ("card", "local", "settle", "receive", "score")
+JOBS = ("card", "local", "settle", "keep", "receive", "score")
 
 
 class SiteData(Shard):
@@ -74,7 +75,7 @@ class Site:
             self._facts["visits"] = []
         elif call.job == "local":
             self._facts["visits"].append(asdict(call.visit))
-        elif call.job == "settle" or self._reply.facts.get("accepted"):
+        elif call.job in ("settle", "keep") or self._reply.facts.get("accepted"):
             self._keep_model(call)
         self._facts["last"] = fingerprint
         parts = {"memory": self._memory, "reply": self._reply, "site": Record(facts=self._facts)}
@@ -140,19 +141,26 @@ class Site:
             return Memory(facts={"done": 0, "of": []})  # computed again when there is time
 
     def _keep_model(self, call: Call) -> None:
-        """The model this site now uses, for `export` and `predict`; the one before it stays as last known good."""
-        s = self._settings
-        tensors = {"theta": self.method.weights(call.message, self._memory)}
-        tensors["statistics"] = call.message.tensors.get("statistics", self._memory["statistics"])
-        if (gates := self.method.gates(call.message)) is not None:
-            tensors["gates"] = gates
+        """The model this site now uses, for `export` and `predict`; the one before it stays as last known good.
+
+        The label prior, which a client adds to its logits, becomes part of the output bias: the file is a whole model.
+        """
+        s, method = self._settings, self.method
+        model = guard.kept(self._memory, method.prior(self.data)) or method.followed(
+            call.message, self.data, self._memory
+        )
+        theta = model.theta.clone()
+        if model.prior is not None:
+            theta[method.model.slices["fc3.bias"]] += model.prior
+        tensors = {"theta": theta, "statistics": model.statistics, "gates": model.gates}
         facts = {name: s[name] for name in ("method", "classes", "mean", "std")}
         facts |= {"image_size": SIDE, "channels": 3, "step": call.visit.step, "samples": len(self.data.train[1])}
-        model, path = Record(tensors, facts), self.home / "model.safetensors"
+        record = Record({name: tensor for name, tensor in tensors.items() if tensor is not None}, facts)
+        path = self.home / "model.safetensors"
         try:
-            if digest(read_record(path)) == digest(model):
+            if digest(read_record(path)) == digest(record):
                 return
             os.replace(path, self.home / "model.previous.safetensors")
         except Damaged:
             pass
-        write_record(path, model)
+        write_record(path, record)
