@@ -24,7 +24,7 @@ from pfeddsh.methods.base import Method, Options, Task, Visit
 from pfeddsh.methods.local import Local
 from pfeddsh.results.files import Damaged, digest, read_record, write_record
 
-JOBS = ("card", "local", "settle", "receive", "score")
+JOBS = ("card", "local", "settle", "keep", "receive", "score")
 
 
 class SiteData(Shard):
@@ -74,7 +74,7 @@ class Site:
             self._facts["visits"] = []
         elif call.job == "local":
             self._facts["visits"].append(asdict(call.visit))
-        elif call.job == "settle" or self._reply.facts.get("accepted"):
+        elif call.job in ("settle", "keep") or self._reply.facts.get("accepted"):
             self._keep_model(call)
         self._facts["last"] = fingerprint
         parts = {"memory": self._memory, "reply": self._reply, "site": Record(facts=self._facts)}
@@ -142,17 +142,16 @@ class Site:
     def _keep_model(self, call: Call) -> None:
         """The model this site now uses, for `export` and `predict`; the one before it stays as last known good."""
         s = self._settings
-        tensors = {"theta": self.method.weights(call.message, self._memory)}
-        tensors["statistics"] = call.message.tensors.get("statistics", self._memory["statistics"])
-        if (gates := self.method.gates(call.message)) is not None:
-            tensors["gates"] = gates
+        model = self.method.current(call.message, self.data, self._memory)
+        parts = {"theta": self.method.folded(model), "statistics": model.statistics, "gates": model.gates}
+        tensors = {name: part for name, part in parts.items() if part is not None}
         facts = {name: s[name] for name in ("method", "classes", "mean", "std")}
         facts |= {"image_size": SIDE, "channels": 3, "step": call.visit.step, "samples": len(self.data.train[1])}
-        model, path = Record(tensors, facts), self.home / "model.safetensors"
+        record, path = Record(tensors, facts), self.home / "model.safetensors"
         try:
-            if digest(read_record(path)) == digest(model):
+            if digest(read_record(path)) == digest(record):
                 return
             os.replace(path, self.home / "model.previous.safetensors")
         except Damaged:
             pass
-        write_record(path, model)
+        write_record(path, record)
