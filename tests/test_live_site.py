@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from conftest import assert_same_bits
 from live_sites import CLASSES, federation, shards
 
@@ -18,6 +19,7 @@ from pfeddsh.live.wire import decode, encode_call
 from pfeddsh.live.work import Site
 from pfeddsh.live.worker import reply
 from pfeddsh.messages import BadMessage, Message
+from pfeddsh.prior import own_prior
 from pfeddsh.results.files import read_record
 
 
@@ -57,6 +59,26 @@ def test_the_model_before_the_last_one_stays(tmp_path, shard):
     current, before = (read_record(tmp_path / "site" / f"model{part}.safetensors") for part in ("", ".previous"))
     assert current.facts["classes"] == CLASSES
     assert_same_bits({"theta": before["theta"] * 2}, {"theta": current["theta"]})
+
+
+def test_a_site_exports_the_model_it_has_kept_with_its_prior_in_the_bias(tmp_path, shard):
+    config = federation(tmp_path / "server", method="fedavg-prior", options={})
+    bench = LiveBench(config, [(0,)])
+    site = Site(_home(tmp_path / "site"), "site", "key", str(shard))
+    served = bench.method.download(bench.method.init(), [0])[0]
+    for job in ("settle", "keep"):
+        body = encode_call(Call(job, bench.visit(1, 0, 0), served), config.for_sites())
+        assert decode(site.answer(body))[0]["status"] == "ok"
+    model = read_record(tmp_path / "site" / "model.safetensors")
+    bias = bench.task.model.slices["fc3.bias"]
+    wanted = served["theta"].clone()
+    wanted[bias] += own_prior(site.data.train[1], 10)
+    assert_same_bits({"theta": model["theta"]}, {"theta": wanted})
+    assert not torch.equal(model["theta"][bias], served["theta"][bias])
+    worse = Message({"theta": served["theta"] * 100})
+    body = encode_call(Call("receive", bench.visit(2, 0, 0), worse), config.for_sites())
+    assert decode(site.answer(body))[1].facts["accepted"] is False
+    assert_same_bits(read_record(tmp_path / "site" / "model.safetensors").tensors, model.tensors)
 
 
 def test_whatever_goes_wrong_at_a_site_is_told(tmp_path, shard):

@@ -11,6 +11,7 @@ RIVALS = {
     "fedrep": {}, "fedselect": {"every": 1}, "fedweit": {}, "fedclass": {}, "fedclass-local-head": {},
     "hr": {"codes": 20}, "hr-local-head": {"codes": 20},
     "pfedhn": SMALL, "pfedhn-embed-only": SMALL, "pefll": SMALL, "odpfl-hn": SMALL,
+    "ditto-prior": {}, "pfedhn-local-head": SMALL, "fedavg-prior-finetune": {}, "central": {},
 }  # fmt: skip
 
 

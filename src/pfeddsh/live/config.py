@@ -45,6 +45,8 @@ class LiveConfig(BaseModel):
     def _method_fits(self) -> "LiveConfig":
         if registry.find(self.method).later == "everyone":
             raise ValueError(f"method '{self.method}' trains existing clients again; a live federation never does")
+        if registry.find(self.method).existing == "keep":
+            raise ValueError(f"method '{self.method}' serves a model once; a site may be away at that moment")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("classes has a name twice")
         return self

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pfeddsh import guard
 from pfeddsh.data.datasets import Dataset, load
 from pfeddsh.data.images import SIDE
 from pfeddsh.errors import UserError
@@ -141,22 +140,14 @@ class Site:
             return Memory(facts={"done": 0, "of": []})  # computed again when there is time
 
     def _keep_model(self, call: Call) -> None:
-        """The model this site now uses, for `export` and `predict`; the one before it stays as last known good.
-
-        The label prior, which a client adds to its logits, becomes part of the output bias: the file is a whole model.
-        """
-        s, method = self._settings, self.method
-        model = guard.kept(self._memory, method.prior(self.data)) or method.followed(
-            call.message, self.data, self._memory
-        )
-        theta = model.theta.clone()
-        if model.prior is not None:
-            theta[method.model.slices["fc3.bias"]] += model.prior
-        tensors = {"theta": theta, "statistics": model.statistics, "gates": model.gates}
+        """The model this site now uses, for `export` and `predict`; the one before it stays as last known good."""
+        s = self._settings
+        model = self.method.current(call.message, self.data, self._memory)
+        parts = {"theta": self.method.folded(model), "statistics": model.statistics, "gates": model.gates}
+        tensors = {name: part for name, part in parts.items() if part is not None}
         facts = {name: s[name] for name in ("method", "classes", "mean", "std")}
         facts |= {"image_size": SIDE, "channels": 3, "step": call.visit.step, "samples": len(self.data.train[1])}
-        record = Record({name: tensor for name, tensor in tensors.items() if tensor is not None}, facts)
-        path = self.home / "model.safetensors"
+        record, path = Record(tensors, facts), self.home / "model.safetensors"
         try:
             if digest(read_record(path)) == digest(record):
                 return

@@ -241,6 +241,17 @@ class Method:
             statistics = memory.tensors.get("statistics")
         return Model(theta, statistics, gates, self.prior(data))
 
+    def current(self, message: Message, data: ClientData, memory: Memory) -> Model:
+        """What the client uses now: the model it has kept, or what it is served."""
+        return guard.kept(memory, self.prior(data)) or self.followed(message, data, memory)
+
+    def folded(self, model: Model) -> Tensor:
+        """Weights that need no prior beside them: it is added to the output bias."""
+        theta = model.theta.clone()
+        if model.prior is not None:
+            theta[self.model.slices["fc3.bias"]] += model.prior
+        return theta
+
     def keep(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """The client's own step is closed: it keeps the model it is served. Asked unless existing clients follow."""
         return Message(), guard.keep(self.followed(message, data, memory), memory)
