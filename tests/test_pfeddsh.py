@@ -1,46 +1,37 @@
-"""pFedDSH end to end on the embedded digits: what existing clients are served, replay, guard, refused cards."""
+"""pFedDSH on the embedded digits: versions of the common model, deviations, zero-shot, offers and the guard."""
 
-import json
 from functools import cache
-from itertools import pairwise
 
 import pytest
 import torch
+from conftest import assert_same_bits, comparable, final_tensors, tiny
 
-from pfeddsh import Config, run
+from pfeddsh import common, guard
 from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation
+from pfeddsh.federation.run import resume, run
 from pfeddsh.federation.workbench import Workbench
-from pfeddsh.methods.pfeddsh import PFedDSH
+from pfeddsh.models.lenet import LeNet
+from pfeddsh.prior import own_prior
 from pfeddsh.results.checkpoint import Checkpoints
-
-TINY = {"method": "pfeddsh", "schedule": "6+2x2", "rounds_first": 8, "rounds_later": 5, "sample_fraction": 0.4}
-
-SMALL = {"images": 40, "iterations": 10, "hidden": 64}
-
-
-def tiny(engine: str = "serial", **options) -> Config:
-    return Config(**TINY, engine=engine, workers=2, options=SMALL | options)
 
 
 class Watched(Federation):
-    """A federation that keeps what existing clients are served at the end of every step."""
+    """A federation that keeps every client's memory at the end of every step."""
 
-    def __init__(self, config: Config, folder) -> None:
+    def __init__(self, config, folder) -> None:
         bench = Workbench(config)
-        self.served: list[dict] = []
+        self.kept: list[dict] = []
         super().__init__(bench, engines.create(config, bench), Checkpoints(folder), [])
         self.ledger.local = [0.0] * self.plan.clients  # the controls are not what is tested here
 
     def _snapshot(self, step: int, done: int) -> None:
         super()._snapshot(step, done)
         if done == 0:
-            clients = [int(k) for k in self.state.facts["joined"]]
-            models = self.method.personal(self.state, clients)
-            self.served.append({k: {n: t.clone() for n, t in m.tensors.items()} for k, m in models.items()})
+            self.kept.append({k: dict(memory.tensors) for k, memory in self.memories.items()})
 
 
-def watch(config: Config, folder) -> Watched:
+def watch(config, folder) -> Watched:
     federation = Watched(config, folder)
     federation.run()
     federation.engine.close()
@@ -50,177 +41,182 @@ def watch(config: Config, folder) -> Watched:
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
     """Finished federations, each computed once; tests must not change them."""
-    return cache(lambda engine="serial", **options: watch(tiny(engine, **options), tmp_path_factory.mktemp("watched")))
+    return cache(lambda **changes: watch(tiny("pfeddsh", **changes), tmp_path_factory.mktemp("watched")))
 
 
-@pytest.mark.parametrize("engine", ["serial", "pool"])
-def test_with_the_gate_existing_clients_are_served_the_same_bits_at_every_step(watched, engine):
-    """I1: the reason for everything else."""
-    served = watched(engine, protection="gate", replay="off").served
-    assert len(served) == 3
-    for before, after in pairwise(served):
-        for client, model in before.items():
-            for name, tensor in model.items():
-                assert torch.equal(tensor, after[client][name]), (client, name)
+class Declining:
+    """Makes every client decline, whatever its evidence."""
+
+    @pytest.fixture(autouse=True)
+    def decline(self, monkeypatch):
+        monkeypatch.setattr(guard, "prefers", lambda *_: False)
 
 
-class Interrupted(Exception):
-    pass
+class TestDeclined(Declining):
+    """I1, per version: whoever declines keeps its bits."""
+
+    def test_a_client_that_declines_keeps_its_bits_and_its_accuracy(self, tmp_path):
+        federation = watch(tiny("pfeddsh"), tmp_path)
+        for client in federation.plan.batch(1):
+            assert_same_bits(federation.kept[0][client], federation.kept[-1][client])
+        first = federation.plan.batch(1)
+        assert [federation.ledger.acc[0][k] for k in first] == [federation.ledger.acc[-1][k] for k in first]
+        assert federation.ledger.accepted == [None, 0, 0]
+
+    def test_also_after_an_interruption(self, tmp_path):
+        class Stop:
+            def event(self, kind, facts):
+                if kind == "round" and (facts["step"], facts["round"]) == (2, 2):
+                    raise InterruptedError
+
+        whole = run(tiny("pfeddsh"), tmp_path / "whole")
+        with pytest.raises(InterruptedError):
+            run(tiny("pfeddsh"), tmp_path / "run", [Stop()])
+        assert comparable(resume(tmp_path / "run")) == comparable(whole)
+        assert_same_bits(final_tensors(tmp_path / "run"), final_tensors(tmp_path / "whole"))
 
 
-def test_the_bits_also_survive_an_interruption(watched, tmp_path):
-    config = tiny(protection="gate", replay="off")
-    undisturbed = watched("serial", protection="gate", replay="off").served
+def test_on_a_pool_interrupted_and_resumed_it_gives_the_bits_of_one_process(reference, tmp_path):
+    """Workers judge offers by their own evidence here; those who decline keep their bits there as well."""
 
     class Stop:
         def event(self, kind, facts):
-            if kind == "round" and (facts["step"], facts["round"]) == (2, 2):
-                raise Interrupted
+            if kind == "round" and (facts["step"], facts["round"]) == (2, 1):
+                raise InterruptedError
 
-    first = Watched(config, tmp_path)
-    first.observers.append(Stop())
-    with pytest.raises(Interrupted):
-        first.run()
-    resumed = watch(config, tmp_path).served
-    for before, after in zip(undisturbed[1:], resumed, strict=True):
-        for client, model in before.items():
-            assert torch.equal(model["theta"], after[client]["theta"])
-            assert torch.equal(model["mask"], after[client]["mask"])
+    whole = reference("pfeddsh")
+    with pytest.raises(InterruptedError):
+        run(tiny("pfeddsh", engine="pool"), tmp_path / "run", [Stop()])
+    assert comparable(resume(tmp_path / "run")) == comparable(whole.results)
+    assert_same_bits(final_tensors(tmp_path / "run"), final_tensors(whole.out))
 
 
-@pytest.mark.parametrize("engine", ["serial", "pool"])
-def test_with_the_projection_existing_clients_keep_weights_to_rounding_and_every_prediction(watched, engine):
-    federation = watched(engine, protection="projection", replay="off")
-    model = federation.bench.task.model
-    for before, after in pairwise(federation.served):
-        for client in before:
-            old, new = before[client]["theta"], after[client]["theta"]
-            assert (new - old).norm() < 1e-6 * old.norm()
-            images, statistics = federation.bench.shard(client).test[0], federation.memories[client]["statistics"]
-            said = [model.forward(theta, images, statistics).argmax(1) for theta in (old, new)]
-            assert torch.equal(said[0], said[1])
-
-
-def test_newcomers_do_learn_under_both_protections(watched):
-    """A protection that froze everything would pass the tests above."""
-    for protection in ("gate", "projection"):
-        federation = watched("serial", protection=protection, replay="off")
-        newcomer = federation.plan.batch(3)[0]
-        keys = federation.method.keys(federation.state, [newcomer])
-        assert federation.state["W2"].matmul(keys[0]).norm() > 1e-3
-        assert any(federation.state[f"e/{k}"].isfinite().all() for k in federation.plan.batch(3))
-
-
-def test_without_protection_existing_clients_drift(tmp_path):
-    served = watch(tiny(protection="none", replay="off"), tmp_path).served
-    first = next(iter(served[0]))
-    drift = (served[1][first]["theta"] - served[0][first]["theta"]).norm() / served[0][first]["theta"].norm()
-    assert drift > 1e-3
-
-
-def test_a_snapshot_keeps_the_bits_and_costs_a_models_worth_of_bytes(tmp_path):
-    federation = watch(tiny(protection="snapshot", replay="off"), tmp_path)
-    for client, model in federation.served[0].items():
-        assert torch.equal(model["theta"], federation.served[-1][client]["theta"])
-    assert federation.state[f"kept/{federation.plan.batch(1)[0]}"].nbytes == 4 * 62_006
-
-
-def test_replay_changes_dense_layers_only_and_keeps_originals(watched):
-    federation = watched()
+def test_an_accepting_client_is_served_exactly_its_version_and_its_deviation(watched, monkeypatch, tmp_path):
+    monkeypatch.setattr(guard, "prefers", lambda *_: True)
+    federation = watch(tiny("pfeddsh"), tmp_path)
     method, state = federation.method, federation.state
-    existing = list(federation.plan.onboarded(2))
-    originals, served = method.originals(state, existing), method.personal(state, existing)
-    conv = slice(0, method.model.dense.start)
-    for k in existing:
-        assert torch.equal(originals[k]["theta"][conv], served[k]["theta"][conv])
-        assert not torch.equal(originals[k]["theta"], served[k]["theta"])
-    for k in federation.plan.batch(1):
-        drift = (originals[k]["theta"] - federation.served[0][k]["theta"]).norm()
-        assert drift < 1e-6 * originals[k]["theta"].norm()
+    for client in federation.plan.onboarded(2):
+        memory, data = federation.memories[client], federation.bench.shard(client)
+        assert torch.equal(memory["kept"], state["common/3"] + memory["deviation"])
+        model = guard.kept(memory, method.prior(data))
+        assert torch.equal(model.prior, own_prior(data.train[1], 10))
+        plain = method.model.forward(model.theta, data.test[0], model.statistics)
+        assert torch.equal(method.logits(model, data.test[0], None), plain + model.prior)
+    for client in federation.plan.batch(3):
+        memory = federation.memories[client]
+        assert torch.equal(memory["kept"], state["trained/3"] + memory.tensors.get("deviation", 0))
 
 
-def test_serial_and_pool_agree_with_replay_and_guard(tmp_path):
-    results = [run(tiny(engine), tmp_path / engine) for engine in ("serial", "pool")]
-    for field in ("acc", "acc_unguarded", "accepted", "local", "payload_kib"):
-        assert results[0][field] == results[1][field], field
+def test_a_prior_on_the_logits_is_one_in_the_output_bias():
+    """So it does not matter which side adds it."""
+    model, generator = LeNet(10), torch.Generator().manual_seed(0)
+    theta, images = model.init(generator), torch.randn(20, 3, 32, 32, generator=generator)
+    prior = own_prior(torch.tensor([0, 0, 1, 7]), 10)
+    folded = theta.clone()
+    folded[model.slices["fc3.bias"]] += prior
+    assert torch.allclose(model.forward(theta, images) + prior, model.forward(folded, images), atol=1e-5)
 
 
-def test_the_guard_never_lowers_the_score_it_looks_at(watched):
+def test_the_deviation_is_what_a_client_kept_of_its_own_training(watched):
     federation = watched()
-    method = federation.method
-    for k in federation.plan.onboarded(3):
-        data = federation.bench.shard(k)
-        visit = federation.bench.visit(3, 0, k)
-        memory = federation.memories[k]
-        offer = method.personal(federation.state, [k])[k]
-        _, after = method.receive(offer, data, memory, visit)
-        losses = [method.own_loss(m["theta"], data, m["statistics"], method.gates(offer)) for m in (memory, after)]
-        assert losses[1] <= losses[0]
+    client = federation.plan.batch(1)[0]
+    visits = len(federation.plan.visits(1, client))
+    assert (federation.kept[0][client].get("deviation") is not None) == (visits > 0)
+    assert torch.equal(federation.kept[0][client]["deviation"], federation.kept[-1][client]["deviation"])
 
 
-def test_a_malformed_card_is_refused_and_the_step_goes_on(tmp_path, monkeypatch):
-    config = tiny(replay="off")
-    unlucky = config.plan().batch(2)[0]
-    card = PFedDSH.card
+class TestShare:
+    """How much of a step existing clients are offered."""
 
-    def broken(self, message, data, memory, visit):
-        reply, memory = card(self, message, data, memory, visit)
-        if visit.client == unlucky:
-            reply["image"] = reply["image"][:5]
-        return reply, memory
+    def test_nothing_new_counts_nothing_moves(self, tmp_path):
+        state = watch(tiny("pfeddsh", options={"share": 0.0}), tmp_path).state
+        assert torch.equal(state["common/1"], state["common/3"])
 
-    monkeypatch.setattr(PFedDSH, "card", broken)
-    results = run(config, tmp_path / "run")
-    assert list(results["refused"]["clients"]) == [str(unlucky)]
-    assert all(row[unlucky] is None for row in results["acc"])
-    other = config.plan().batch(2)[1]
-    assert results["acc"][1][other] is not None
+    def test_everything_new_is_what_the_step_trained(self, tmp_path):
+        state = watch(tiny("pfeddsh", options={"share": 1.0}), tmp_path).state
+        assert torch.equal(state["trained/3"], state["common/3"])
+
+    def test_by_default_it_is_the_newcomers_share_of_all_clients(self, watched):
+        state = watched().state
+        expected = state["common/2"] + 0.2 * (state["trained/3"] - state["common/2"])  # 2 of 10
+        assert torch.allclose(state["common/3"], expected, atol=1e-7)
 
 
-def test_learning_rate_zero_leaves_everything_as_it_was(tmp_path):
-    """I6: also the embeddings of clients that are never sampled."""
-    config = Config(**TINY, engine="serial", lr=0.0, options=SMALL | {"replay": "off"})
-    federation = Watched(config, tmp_path)
+def test_a_common_model_alone_with_everything_new_is_prior_aware_fedavg(tmp_path):
+    """No deviation, plain mean, no blending: the simplest control is within the method."""
+    options = {"rate": 0.0, "share": 1.0, "histogram": False}
+    ours = watch(tiny("pfeddsh-unguarded", options=options), tmp_path / "ours")
+    plain = watch(tiny("fedavg-prior"), tmp_path / "plain")
+    assert torch.allclose(ours.state["common"], plain.state["theta"], atol=1e-5)
+
+
+class TestCommonMean:
+    model = LeNet(3)
+
+    def deltas(self):
+        return torch.randn(2, self.model.size, generator=torch.Generator().manual_seed(0))
+
+    def test_below_the_output_layer_it_is_weighted_by_samples(self):
+        deltas = self.deltas()
+        mean = common.mean(self.model, deltas, torch.tensor([3.0, 1.0]), torch.eye(3)[:2])
+        body = self.model.body
+        assert torch.allclose(mean[body], 0.75 * deltas[0, body] + 0.25 * deltas[1, body], atol=1e-6)
+
+    def test_a_row_belongs_to_those_who_have_its_class_and_rests_if_nobody_has(self):
+        deltas = self.deltas()
+        mean = common.mean(self.model, deltas, torch.tensor([3.0, 1.0]), torch.eye(3)[:2])
+        weight = self.model.slices["fc3.weight"]
+        rows = mean[weight].view(3, 84)
+        assert torch.equal(rows[0], deltas[0, weight].view(3, 84)[0])
+        assert torch.equal(rows[1], deltas[1, weight].view(3, 84)[1])
+        assert rows[2].count_nonzero() == 0 and mean[self.model.slices["fc3.bias"]][2] == 0
+
+    def test_clients_with_equal_histograms_get_the_plain_mean(self):
+        deltas, samples = self.deltas(), torch.tensor([3.0, 1.0])
+        uniform = torch.full((2, 3), 1 / 3)
+        one, other = (common.mean(self.model, deltas, samples, told) for told in (uniform, None))
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_newcomers_are_served_before_their_first_round(tmp_path, watched):
+    """From the common model and their own prior, much better than the untrained network of step 1."""
+    ledger = watched(rounds_first=40, sample_fraction=0.8, lr=0.05).ledger
+    told = [[a for a in row if a is not None] for row in ledger.zero_shot]
+    assert [len(row) for row in told] == [6, 2, 2]
+    assert sum(told[1] + told[2]) / 4 > sum(told[0]) / 6 + 15
+
+
+def test_without_a_histogram_nothing_about_labels_is_sent_and_the_prior_still_works(tmp_path):
+    federation = Watched(tiny("pfeddsh", options={"histogram": False}), tmp_path)
     federation._open(1)
-    before = {name: tensor.clone() for name, tensor in federation.state.tensors.items()}
-    for round in range(8):
-        federation._round(1, round)
-    for name, tensor in before.items():
-        assert torch.equal(tensor, federation.state[name]), name
+    assert not [name for name in federation.state.tensors if name.startswith("histogram/")]
+    data = federation.bench.shard(0)
+    assert federation.method.prior(data).min() < 0 < federation.method.prior(data).max()
 
 
-def test_embeddings_move_when_their_client_is_sampled_and_only_then(tmp_path):
-    federation = Watched(tiny(replay="off"), tmp_path)
-    federation._open(1)
-    federation._round(1, 0)  # until W2 is no longer zero no embedding has a gradient
-    before = {k: federation.state[f"e/{k}"].clone() for k in federation.plan.batch(1)}
-    federation._round(1, 1)
-    sampled = federation.plan.cohort(1, 1)
-    for k, e in before.items():
-        assert torch.equal(e, federation.state[f"e/{k}"]) == (k not in sampled)
+def test_the_server_forgets_histograms_when_the_step_is_over(watched):
+    assert not [name for name in watched().state.tensors if name.startswith("histogram/")]
 
 
-def test_an_exhausted_projection_closes_the_rows_and_says_so(tmp_path):
-    with pytest.warns(UserWarning, match=r"exhausted.*gate takes over"):
-        served = watch(tiny(replay="off", hidden=7), tmp_path).served
-    for client, model in served[0].items():
-        assert torch.allclose(model["theta"], served[-1][client]["theta"], rtol=0, atol=1e-6)
-
-
-def test_payload_is_the_model_down_and_its_change_up(tmp_path):
-    results = run(tiny(replay="off"), tmp_path / "run")
-    payload = results["payload_kib"]
+def test_payload_is_the_model_down_and_its_change_up(reference):
+    payload = reference("pfeddsh").results["payload_kib"]
     assert (payload["down"], payload["up"]) == (pytest.approx(242.21, abs=0.01), pytest.approx(242.21, abs=0.01))
-    assert payload["once_down"] == 0 < payload["once_up"] < 2  # cards and statistics
-    gated = run(tiny(replay="off", protection="gate"), tmp_path / "gate")
-    assert gated["payload_kib"]["up"] == pytest.approx(242.21 + 226 * 4 / 1024, abs=0.01)
 
 
-def test_capacity_says_what_each_step_takes_and_how_new_its_updates_are(tmp_path):
-    results = run(tiny(replay="off", protection="gate"), tmp_path / "run")
-    first, second, _ = results["capacity"]
-    assert first["fc1"]["new"] == first["fc1"]["active"] == first["fc1"]["total"]
-    assert second["fc1"]["total"] == first["fc1"]["total"] + second["fc1"]["new"]
-    assert second["fc1"]["new"] >= 1
-    assert first["fc1"]["novelty"] == len(tiny().plan().batch(1))  # with nothing taken yet, every update is new
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["capacity"] == results["capacity"]
+class TestReplay:
+    def test_it_changes_the_dense_layers_of_the_offered_version_only(self, tmp_path):
+        options = {"replay": "common"}
+        federation = watch(tiny("pfeddsh", options=options), tmp_path)
+        state, method = federation.state, federation.method
+        plain = common.blend(state["common/2"], state["trained/3"], 0.2)
+        dense = method.model.dense
+        assert torch.allclose(plain[: dense.start], state["common/3"][: dense.start], atol=1e-7)
+        assert not torch.allclose(plain[dense], state["common/3"][dense], atol=1e-7)
+        assert federation.ledger.replay_seconds[1] > 0
+
+    def test_the_control_replays_when_nobody_has_joined(self, tmp_path):
+        options = {"replay": "common", "replay_first": True}
+        federation = watch(tiny("pfeddsh", schedule="6", options=options), tmp_path)
+        assert torch.equal(federation.state["common/1"], federation.state["trained/1"])
+        without = watch(tiny("pfeddsh", schedule="6"), tmp_path / "without")
+        assert not torch.equal(federation.state["common/1"], without.state["common/1"])

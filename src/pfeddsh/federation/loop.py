@@ -6,7 +6,7 @@ journal, so a resumed run takes the same path through this file as one that was 
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -165,7 +165,7 @@ class Federation:
                 self.memories[client] = memory
         before = self._evaluate(step, newcomers if keeps else newcomers + existing)
         if keeps and step > 1:  # whoever keeps its model is where it was
-            before["acc"] = _filled(before["acc"], self.ledger.acc[-1], existing)
+            before["acc"] = _filled(before["acc"], self.ledger.acc[-1])
         began = time.perf_counter()
         offers = {} if self._frozen(step) else self.method.replay(self.state, self._computer(step))
         seconds = time.perf_counter() - began
@@ -176,9 +176,8 @@ class Federation:
             self.ledger.add_transfer(down=offers[client].nbytes)
             accepted[client], self.memories[client] = bool(answer.facts["accepted"]), memory
         after = self._evaluate(step, list(offers))
-        after = {
-            rule: _filled(after.get(rule, []), row, newcomers + existing) for rule, row in (before | after).items()
-        }
+        nobody: list[float | None] = [None] * self.plan.clients
+        after = {rule: _filled(after.get(rule, nobody), before.get(rule, nobody)) for rule in before | after}
         self.ledger.add_step(before, after, seconds, accepted, self.method.capacity(self.state))
         self._tell("step", {"step": step, **self.ledger.step_facts(step)})
 
@@ -280,7 +279,6 @@ def accuracy(reply: Message) -> float:
     return 100.0 * float(reply.facts["correct"]["acc"]) / float(reply.facts["count"])
 
 
-def _filled(row: Row, other: Row, clients: Sequence[int]) -> list[float | None]:
-    """A row of accuracies; where it has none for one of these clients, that of the other row."""
-    known = dict(enumerate(row))
-    return [known.get(k) if known.get(k) is not None or k not in clients else was for k, was in enumerate(other)]
+def _filled(row: Row, other: Row) -> list[float | None]:
+    """A row of accuracies; where it has none, that of the other row."""
+    return [was if now is None else now for now, was in zip(row, other, strict=True)]
