@@ -120,12 +120,14 @@ def test_what_acts_after_step_1_does_not_count_in_it():
 
 
 def test_ablations_of_pfeddsh_share_the_rounds_of_step_1():
-    others = ("joint", "pfeddsh-unprotected", "pfeddsh-no-replay", "pfeddsh-neither", "pfeddsh-snapshot")
-    for other in (*others, "pfeddsh-free-trunk"):
+    for other in ("joint", "pfeddsh-unguarded", "pfeddsh-replay"):
         assert shared(keys("pfeddsh"), keys(other)) == 1, other
-    for other in ("pfeddsh-gate", "pfeddsh-paper"):
+    for other in ("pfeddsh-hyper-snapshot", "pfeddsh-hyper-unprotected"):
+        assert shared(keys("pfeddsh-hyper"), keys(other)) == 1, other
+    for other in ("pfeddsh-common", "pfeddsh-hyper", "pfeddsh-hyper-gate", "pfeddsh-paper"):
         assert shared(keys("pfeddsh"), keys(other)) == 0, other
-    assert shared(keys("pfeddsh-no-replay"), keys("pfeddsh", options={"replay": "off"})) == 4, "a name is no difference"
+    again = keys("pfeddsh-unguarded", existing="guard", options={"replay": "common"})
+    assert shared(keys("pfeddsh-replay"), again) == 4, "a name is no difference"
 
 
 def test_where_and_how_a_run_is_made_does_not_count(tmp_path):
