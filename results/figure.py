@@ -19,7 +19,7 @@ from pfeddsh.report.looks import looks
 from pfeddsh.report.read import gather
 
 HERE = Path(__file__).parent
-FIRST_BATCH = ("pfeddsh", "pfeddsh-neither", "fedper", "fedavg")
+FIRST_BATCH = ("pfeddsh", "fedavg-prior", "fedper", "fedavg")
 GROWTH = ("20+80", "10+90", "20+4x20", "10+9x10")
 
 

@@ -19,8 +19,10 @@ NAMES = {
     "fedavg": "FedAvg", "fedper": "FedPer", "fedrep": "FedRep", "fedselect": "FedSelect", "pfedhn": "pFedHN",
     "pefll": "PeFLL", "odpfl-hn": "ODPFL-HN", "fedweit": "FedWeIT", "fedclass": "FedCLASS",
     "fedclass-local-head": "FedCLASS, local head", "hr": "HR", "hr-local-head": "HR, local head",
-    "pfeddsh-neither": "pFedDSH without protection and replay", "pfeddsh": "**pFedDSH**",
-    "local": "*local-only training, the control*",
+    "fedavg-prior": "FedAvg + prior", "fedavg-prior-finetune": "FedAvg + prior + fine-tuning",
+    "fedper-prior": "FedPer + prior", "fedrep-prior": "FedRep + prior", "ditto-prior": "Ditto + prior",
+    "pfeddsh": "**pFedDSH**", "local": "*local-only training, the control*",
+    "central": "*one model on pooled data, the ceiling*",
 }  # fmt: skip
 
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pfeddsh.config import build
+from pfeddsh.config import Config, build
 from pfeddsh.errors import UserError
 from pfeddsh.federation.schedule import parse
 from pfeddsh.methods import registry
 from pfeddsh.report.read import Run, fact
 
-REFERENCES = ("joint", "local")  # the oracle and the control: shown, but nobody's rivals
+REFERENCES = ("central", "joint", "local", "local-prior")  # oracles and controls: shown, but nobody's rivals
+OWN = ("later", "existing", "evidence")  # keys of the protocol by which methods may differ within one table
 
 
 @dataclass(frozen=True)
@@ -149,21 +150,25 @@ def arrange(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
 
 
 def _setting(run: Run) -> Setting:
+    """What a run was measured under; keys that its revision did not have yet stand at their defaults."""
     protocol = run.protocol
-    shared = None if protocol is None else tuple((k, v) for k, v in sorted(protocol.items()) if k != "later")
-    return Setting(run.results.dataset, str(run.results.environment.get("data", "")), shared)
+    if protocol is not None:
+        default = {name: value for name, value in build({}).protocol().items() if name not in protocol}
+        shared = tuple((k, v) for k, v in sorted((default | protocol).items()) if k not in OWN)
+    return Setting(run.results.dataset, str(run.results.environment.get("data", "")), shared if protocol else None)
 
 
 def _variant(run: Run) -> Variant:
-    """Who trains later is a setting like any other here; a method we do not know has no usual settings."""
+    """What clients do in later steps is a setting like any other here; an unknown method has no usual settings."""
     method = run.results.method
-    given = run.results.options | {"later": (run.protocol or {}).get("later")}
+    given = run.results.options | {name: (run.protocol or {}).get(name) for name in OWN}
+    usual: dict[str, Any] = {name: Config.model_fields[name].default for name in OWN}
     try:
         entry = registry.find(method)
     except UserError:
-        usual: dict[str, Any] = {"later": "newcomers"}
+        pass
     else:
-        usual = entry.options({}) | {"later": entry.later}
+        usual |= entry.options({}) | {"later": entry.later, "existing": entry.existing}
     unusual = {k: v for k, v in given.items() if v is not None and v != usual.get(k)}
     return Variant(method, tuple((name, fact(value)) for name, value in sorted(unusual.items())))
 

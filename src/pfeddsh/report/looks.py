@@ -11,17 +11,17 @@ from pfeddsh.report.arrange import Cell, Group
 from pfeddsh.report.svg import PALETTE
 
 FAMILIES = {  # as the paper groups them: a colour a family, a marker and a dash within it
-    "vermilion": ("fedavg",),
-    "green": ("fedper", "fedrep", "fedselect"),
+    "vermilion": ("fedavg", "fedavg-prior", "fedavg-prior-finetune", "ditto-prior", "ditto"),
+    "green": ("fedper", "fedrep", "fedselect", "fedper-prior", "fedrep-prior"),
     "orange": ("pfedhn", "pefll", "odpfl-hn", "pfedhn-embed-only"),
     "purple": ("fedweit", "fedclass", "hr", "fedclass-local-head", "hr-local-head"),
-    "grey": ("joint", "local"),
+    "grey": ("joint", "local", "central"),
     "blue": ("pfeddsh",),
 }
 DASHES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v")
 KNOWN = {name: (colour, i) for colour, names in FAMILIES.items() for i, name in enumerate(names)}
-SPARE = [(c, i) for i in range(5) for c in ("sky", "vermilion", "blue", "grey") if (c, i) not in KNOWN.values()]
+SPARE = [(c, i) for i in range(5) for c in ("sky", "blue", "grey", "orange") if (c, i) not in KNOWN.values()]
 
 
 def looks(group: Group) -> dict[str, dict[str, Any]]:
