@@ -36,7 +36,6 @@ lint: $(VENV)/.tests ## Check style and types
 bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/throughput.py
 	$(RUN)python benchmarks/hypernetwork.py
-	$(RUN)python benchmarks/replay.py
 	$(RUN)python benchmarks/live.py
 
 clean: ## Remove the environment and caches

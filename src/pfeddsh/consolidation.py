@@ -105,13 +105,13 @@ class Consolidation:
 
     def study(self, message: Message, generator: torch.Generator) -> Message:
         """The student matches what its teachers say together of the images, halfway from what it says itself."""
-        images, statistics = message["images"].float(), message["statistics"].mean(0)
-        trust = replay.trust(message["labels"])
-        heard = replay.opinions(self.model, message["theta"], message["statistics"], None, trust, images)
-        student = message["student"][None]
-        inputs = replay.features(self.model, student[0], statistics, None, images)[None]
-        wanted = replay.targets(heard / trust.sum(0), replay.dense_logits(self.model, student, inputs, None))
-        return Message({"theta": replay.study(self.model, student, inputs, wanted, None, self.studying, generator)[0]})
+        images, trust = message["images"].float(), replay.trust(message["labels"])
+        heard = replay.opinions(self.model, message["theta"], message["statistics"], trust, images)
+        statistics = message["statistics"].mean(0)
+        student = replay.study(
+            self.model, message["student"], statistics, images, heard / trust.sum(0), self.studying, generator
+        )
+        return Message({"theta": student})
 
     def cram(self, message: Message, generator: torch.Generator) -> Message:
         """The paper's literal fine-tuning: all weights, labels of the synthetic images, statistics as they are."""

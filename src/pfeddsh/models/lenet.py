@@ -103,8 +103,11 @@ class LeNet:
         `gates` is one factor for each of the 6+16+120+84 channels. `seen` receives (mean, variance) of the input of
         each normalisation, which is what inversion matches.
         """
-        p, gate = self.views(theta), split_gates(gates)
-        x = self.convolve(theta, images, statistics, gates, seen)
+        return self.classify(theta, self.convolve(theta, images, statistics, gates, seen), gates)
+
+    def classify(self, theta: Tensor, features: Tensor, gates: Tensor | None = None) -> Tensor:
+        """Logits from the features that `convolve` gives: the fully connected layers."""
+        p, gate, x = self.views(theta), split_gates(gates), features
         x = _gated(F.relu(F.linear(x, p["fc1.weight"], p["fc1.bias"])), gate[2])
         x = _gated(F.relu(F.linear(x, p["fc2.weight"], p["fc2.bias"])), gate[3])
         return F.linear(x, p["fc3.weight"], p["fc3.bias"])
