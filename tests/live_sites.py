@@ -86,12 +86,13 @@ def simulate(
     folder: Path,
     absent: set[tuple[int, int, int]] = frozenset(),  # type: ignore[assignment]
 ) -> Federation:
-    """The same federation with the serial engine; `absent` names (step, round, client) whose replies do not count."""
+    """The same federation with the serial engine; `absent` names (step, round, client) whose uploads do not count."""
 
     class WithoutThose(Federation):
         def _everyone(self, job, messages, step, round=0):  # type: ignore[no-untyped-def]
             replies = super()._everyone(job, messages, step, round)
-            return [r for r in replies if job != "local" or (step, round, r[0]) not in absent]
+            lost = {k for k, _ in replies if job == "local" and (step, round, k) in absent}
+            return [(k, (Message(), memory) if k in lost else (reply, memory)) for k, (reply, memory) in replies]
 
     bench = SimulatedSites(config, batches, paths)
     run = WithoutThose(bench, Serial(bench), Checkpoints(folder), [])

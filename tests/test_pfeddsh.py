@@ -7,6 +7,7 @@ import torch
 from conftest import assert_same_bits, comparable, final_tensors, tiny
 
 from pfeddsh import common, guard
+from pfeddsh.errors import UserError
 from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import resume, run
@@ -220,3 +221,13 @@ class TestReplay:
         assert torch.equal(federation.state["common/1"], federation.state["trained/1"])
         without = watch(tiny("pfeddsh", schedule="6"), tmp_path / "without")
         assert not torch.equal(federation.state["common/1"], without.state["common/1"])
+
+
+def test_a_state_that_another_form_of_the_method_left_is_refused_and_kept(tmp_path):
+    federation = Watched(tiny("pfeddsh"), tmp_path)
+    federation.state.tensors = {"b2": federation.state["common"]}
+    federation.checkpoints.snapshot((2, 0), federation._parts())
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(UserError, match=r"another version of pfeddsh.*common is missing"):
+        Watched(tiny("pfeddsh"), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before

@@ -122,12 +122,13 @@ class Federation:
         for client, (upload, memory) in self._everyone("local", downloads, step, round):
             up += upload.nbytes
             once_up += self._once(upload)
+            parts[f"memory/{client}"] = memory  # the client's own, whatever becomes of what it sent
             try:
                 self.method.check_upload(downloads[client], upload)
             except BadMessage as error:
                 facts["refused"][str(client)] = str(error)
                 continue
-            parts[f"upload/{client}"], parts[f"memory/{client}"] = upload, memory
+            parts[f"upload/{client}"] = upload
             samples += upload.facts["samples"]
             loss = upload.facts.get("loss")
             losses += [loss] if isinstance(loss, float) and math.isfinite(loss) else []  # told, not trusted
@@ -159,17 +160,18 @@ class Federation:
             self.method.close_step(self.state, reports)
         newcomers = [k for k in self.plan.batch(step) if k not in self.ledger.absent]
         existing = [k for k in self.plan.onboarded(step) if k not in self.ledger.absent and k not in newcomers]
-        keeps = self.bench.config.existing != "follow"
-        if keeps:
+        if self.bench.config.existing != "follow":
             for client, (_, memory) in self._everyone("keep", self._served(newcomers), step):
                 self.memories[client] = memory
-        before = self._evaluate(step, newcomers if keeps else newcomers + existing)
-        if keeps and step > 1:  # whoever keeps its model is where it was
-            before["acc"] = _filled(before["acc"], self.ledger.acc[-1])
+        guarded = self.bench.config.existing == "guard"
+        before = self._evaluate(step, newcomers if guarded else newcomers + existing)
+        if guarded and step > 1:  # until they are offered another model, they are where they were
+            last = self.ledger.acc[-1]
+            before["acc"] = _filled(before["acc"], [last[k] if k in existing else None for k in range(len(last))])
         began = time.perf_counter()
         offers = {} if self._frozen(step) else self.method.replay(self.state, self._computer(step))
         seconds = time.perf_counter() - began
-        if self.bench.config.existing == "guard" and not self._frozen(step):
+        if guarded and not self._frozen(step):
             offers |= self._served([k for k in existing if k not in offers])
         accepted = {}
         for client, (answer, memory) in self._everyone("receive", offers, step):
@@ -265,7 +267,14 @@ class Federation:
         return moment
 
     def _adopt(self, parts: dict[str, Record]) -> None:
-        self.state = parts["state"]
+        """Continue from a snapshot; one that another form of the method left is refused before anything is written."""
+        found, fresh = parts["state"], self.state
+        if lacking := (fresh.tensors.keys() - found.tensors.keys()) | (fresh.facts.keys() - found.facts.keys()):
+            raise UserError(
+                f"{self.checkpoints.folder}: this state is from another version of pfeddsh, whose method kept other "
+                f"things (here {', '.join(sorted(lacking))} is missing); continue it with that version"
+            )
+        self.state = found
         self.ledger.restore(parts["ledger"].facts)
         self.memories = {int(key[7:]): part for key, part in parts.items() if key.startswith("memory/")}
         self.private = {int(key[8:]): part for key, part in parts.items() if key.startswith("private/")}

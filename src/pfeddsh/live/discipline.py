@@ -45,7 +45,7 @@ class Discipline:
             median = statistics.median(known)
             for client, norm in norms.items():
                 if norm > self._config.norm_bound * median:
-                    del recorded[f"upload/{client}"], recorded[f"memory/{client}"]
+                    del recorded[f"upload/{client}"]
                     facts["refused"][client] = f"norm {norm:.3g}, {norm / median:.0f} times the cohort's median"
         facts["norms"] = {client: norm for client, norm in norms.items() if client not in facts["refused"]}
 

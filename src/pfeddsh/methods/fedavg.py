@@ -35,6 +35,7 @@ class FedAvg(Method):
     """State: `theta` and `statistics`. Upload: the trained `theta`."""
 
     Settings: ClassVar[type[Options]] = Settings
+    zero_shot = True
 
     @classmethod
     def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
