@@ -43,7 +43,7 @@ def results(method: str = "fedper", schedule: str = "8+2x3", seed: int = 0, **ch
             "round_mean": 0.3, "server_round_mean": 0.05, "total": 60.0,
             "replay_per_step": [0.0] + [8.0] * (len(plan.steps) - 1),
         },
-        "capacity": [layers if method == "pfeddsh-gate" else None] * len(plan.steps),
+        "capacity": [layers if method == "pfeddsh-hyper-gate" else None] * len(plan.steps),
         "accepted": [None] * len(plan.steps),
         "options": config.options, "protocol": config.protocol(),
         "environment": {"python": "3.11.7", "torch": "2.13.0", "data": f"fingerprint of {dataset}", "revision": "abc"},

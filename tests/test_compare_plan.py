@@ -37,9 +37,9 @@ def test_a_plan_is_the_matrix_of_its_lists_and_names_say_what_differs():
 
 def test_variants_change_any_key_and_add_to_the_options_of_all():
     variants = {"few": {"options": {"images": 8}}, "frozen": {"later": "frozen"}}
-    plan = make({"methods": ["pfeddsh"], "set": {"options": {"hidden": 8}}, "variants": variants})
+    plan = make({"methods": ["pfeddsh-hyper"], "set": {"options": {"hidden": 8}}, "variants": variants})
     few, frozen = plan.runs()
-    assert few.name == "digits-pfeddsh-30+2x5-seed0-few"
+    assert few.name == "digits-pfeddsh-hyper-30+2x5-seed0-few"
     assert (few.config.options["images"], few.config.options["hidden"], few.config.later) == (8, 8, "newcomers")
     assert (frozen.config.options["images"], frozen.config.later) == (None, "frozen")
 

@@ -26,7 +26,7 @@ from pfeddsh.results.files import read_record
 
 PLENTY = 10**9
 SET = {key: value for key, value in TINY.items() if key != "schedule"} | {"rounds_first": 3, "rounds_later": 2}
-SMALL = {"hidden": 8, "replay": "off"}
+SMALL = {"hidden": 8}
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_shared_runs_are_those_that_were_made_alone(tmp_path, reference):
 
 
 def test_an_ablation_that_takes_over_step_1_ends_as_if_it_had_not(tmp_path, reference):
-    methods = ["pfeddsh", "pfeddsh-snapshot", "pfeddsh-unprotected"]
+    methods = ["pfeddsh-hyper", "pfeddsh-hyper-snapshot", "pfeddsh-hyper-unprotected"]
     found = conduct(tmp_path / "out", methods, ["4+2"], **SMALL)
     for method in methods:
         alone = reference(method, schedule="4+2", rounds_first=3, rounds_later=2, options=SMALL)
@@ -85,7 +85,7 @@ def test_methods_with_the_same_key_have_the_same_state_after_the_rounds_of_step_
         key = stops(config, Workbench(config).dataset.fingerprint)[0].key
         groups.setdefault(key, []).append((name, config))
     together = [[name for name, _ in group] for group in groups.values() if len(group) > 1]
-    families = [2, 2, 7, 2]  # of FedAvg without and with its prior, pFedDSH, pFedHN
+    families = [2, 2, 4, 3, 2, 2]  # FedAvg without and with prior, pFedDSH, its hypernetwork, the paper's, pFedHN
     assert sorted(map(len, together)) == sorted(families), together
     for key, group in groups.items():
         records = [trained(config, tmp_path / name) for name, config in group if len(group) > 1]

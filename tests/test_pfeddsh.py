@@ -146,9 +146,14 @@ class TestShare:
 def test_a_common_model_alone_with_everything_new_is_prior_aware_fedavg(tmp_path):
     """No deviation, plain mean, no blending: the simplest control is within the method."""
     options = {"rate": 0.0, "share": 1.0, "histogram": False}
-    ours = watch(tiny("pfeddsh-unguarded", options=options), tmp_path / "ours")
-    plain = watch(tiny("fedavg-prior"), tmp_path / "plain")
-    assert torch.allclose(ours.state["common"], plain.state["theta"], atol=1e-5)
+    ours = Watched(tiny("pfeddsh-unguarded", options=options), tmp_path / "ours")
+    plain = Watched(tiny("fedavg-prior"), tmp_path / "plain")
+    for federation in (ours, plain):
+        federation._open(1)
+        for round in (0, 1):  # rounding grows from round to round
+            federation._round(1, round)
+    assert torch.allclose(ours.state["common"], plain.state["theta"], atol=1e-6)
+    assert not torch.allclose(ours.state["common"], ours.bench.task.theta0, atol=1e-3)
 
 
 class TestCommonMean:

@@ -17,7 +17,7 @@ from pfeddsh.report.build import build
 
 METHODS = (
     "fedavg", "fedper", "fedrep", "fedselect", "pfedhn", "pefll", "odpfl-hn", "fedweit", "fedclass", "hr", "pfeddsh",
-    "pfeddsh-gate",
+    "pfeddsh-hyper-gate",
 )  # fmt: skip
 SCHEDULES = ("80+20", "80+4x5", "80+10x2")
 LIMIT = 5_000_000
@@ -133,7 +133,7 @@ def test_cells_of_table_1_are_those_of_results_json(page, site):
         " td.dataset.column, td.dataset.value, td.textContent])",
     )
     found = {(heading.split()[1], method, column): (float(v), text) for heading, method, column, v, text in cells}
-    contest = [key for key in expected if key[1] != "pfeddsh-gate"]
+    contest = [key for key in expected if key[1] != "pfeddsh-hyper-gate"]
     assert len(contest) == 3 * 4 * 11
     for key in contest:
         values = expected[key]
@@ -200,9 +200,8 @@ def test_names_from_a_file_cannot_become_markup(browser, tmp_path):
 
 
 def test_replayed_images_are_shown_from_the_checkpoint_and_their_absence_is_said(reference, tmp_path):
-    run = reference(
-        "pfeddsh", schedule="6+2", rounds_first=2, rounds_later=1, options={"images": 40, "iterations": 2, "hidden": 64}
-    )
+    options = {"images": 40, "iterations": 2, "hidden": 64, "replay": "common"}
+    run = reference("pfeddsh-hyper", schedule="6+2", rounds_first=2, rounds_later=1, options=options)
     build([run.out], tmp_path / "page.html", "report")
     text = (tmp_path / "page.html").read_text()
     assert text.count('<img src="data:image/png;base64,') == 1

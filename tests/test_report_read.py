@@ -153,15 +153,15 @@ def test_settings_make_a_variant_and_who_trains_later_is_one(tmp_path):
         results("pfeddsh", options={"prior": False}),
         results("fedavg", later="frozen"),
         results("joint"),
-        results("pfeddsh-gate"),
+        results("pfeddsh-hyper-gate"),
     )
     group = groups[0]
     assert [cell.label for cell in group.cells] == [
-        "joint", "fedavg, later=frozen", "pfeddsh", "pfeddsh, prior=false", "pfeddsh-gate",
+        "joint", "fedavg, later=frozen", "pfeddsh", "pfeddsh, prior=false", "pfeddsh-hyper-gate",
     ]  # fmt: skip
     assert [cell.label for cell in group.contest] == ["fedavg, later=frozen", "pfeddsh"]
     assert [cell.label for cell in group.references] == ["joint"]
-    assert [cell.label for cell in group.ablations] == ["pfeddsh", "pfeddsh-gate"]
+    assert [cell.label for cell in group.ablations] == ["pfeddsh", "pfeddsh-hyper-gate"]
     assert [[cell.label for cell in several] for several in group.sensitivity] == [["pfeddsh", "pfeddsh, prior=false"]]
 
 

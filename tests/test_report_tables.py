@@ -31,7 +31,7 @@ def group(tmp_path_factory):
         for seed in SEEDS:
             drift = 0.5 if method == "pfeddsh" else -2.0
             write(folder / f"{method}{seed}", results(method, "80+4x5", seed, drift=drift))
-    write(folder / "gate", results("pfeddsh-gate", "80+4x5"))
+    write(folder / "gate", results("pfeddsh-hyper-gate", "80+4x5"))
     return arrange(gather([folder])[0])[0][0]
 
 
@@ -94,11 +94,11 @@ def test_the_papers_numbers_are_not_set_beside_another_protocol(tmp_path):
 def test_every_run_of_the_sensitivity_plan_has_the_papers_numbers_beside_it(tmp_path):
     plan = make(read(EXAMPLES / "sensitivity.toml"))
     for run in plan.runs()[: len(plan.variants)]:
-        write(tmp_path / run.variant, results("pfeddsh", "80+4x5", options=run.config.options))
+        write(tmp_path / run.variant, results("pfeddsh-paper", "80+4x5", options=run.config.options))
     made = {table.name: table for table in tables.build(arrange(gather([tmp_path])[0])[0])}
     printed = [row.values[-2:] for row in made["sensitivity"].rows]
     assert len(set(printed)) == 10 and None not in {number for pair in printed for number in pair}
-    assert value(made["sensitivity"], "pfeddsh, images=512, inversion=sensitivity", "paper RI") == 2.25
+    assert value(made["sensitivity"], "pfeddsh-paper, images=512", "paper RI") == 2.25
     budgets = [dict(row.cell.variant.settings).get("images") for row in made["sensitivity"].rows]
     assert [images for images in budgets if images] == ["32", "64", "128", "512"], "by size, not by the alphabet"
 
@@ -217,7 +217,7 @@ def test_pa_of_the_often_sampled_is_shown_where_it_says_something_else(made):
     assert value(made["measures"], "fedper", "PA last, 3+ visits") == value(made["measures"], "fedper", "PA last")
 
 
-@pytest.mark.parametrize("method", ["pfeddsh-gate", "local"])
+@pytest.mark.parametrize("method", ["pfeddsh-hyper-gate", "local"])
 def test_an_ablation_or_the_control_alone_has_its_table_too(tmp_path, method):
     write(tmp_path / "run", results(method))
     groups, _ = arrange(gather([tmp_path])[0])

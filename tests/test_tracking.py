@@ -18,7 +18,7 @@ mlflow = pytest.importorskip("mlflow")
 pytest.importorskip("tensorboard")
 
 SHORT = {"schedule": "4+2x2", "rounds_first": 3, "rounds_later": 2}
-GATED = {**SHORT, "options": {"protection": "gate", "replay": "off", "hidden": 8}}
+GATED = {**SHORT, "options": {"protection": "gate", "hidden": 8}}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tracked(runs):
     """A finished run that both followed."""
-    config, out = tiny("pfeddsh", **GATED), runs / "tracked"
+    config, out = tiny("pfeddsh-hyper", **GATED), runs / "tracked"
     with tracking(list(TRACKERS), config, out) as tracker:
         run(config, out, [tracker])
     return out
@@ -120,7 +120,7 @@ def test_mlflow_shows_what_the_run_wrote(tracked):
 
 def test_mlflow_has_the_whole_configuration_and_the_results(tracked, tmp_path):
     params = mlflow_run(tracked).data.params
-    assert params == {key: str(value) for key, value in settings(tiny("pfeddsh", **GATED)).items()}
+    assert params == {key: str(value) for key, value in settings(tiny("pfeddsh-hyper", **GATED)).items()}
     assert (params["schedule"], params["options.hidden"], params["options.protection"]) == ("4+2x2", "8", "gate")
     client(tracked).download_artifacts(mlflow_run(tracked).info.run_id, "", str(tmp_path))
     for name in ("results.json", "config.toml"):
@@ -136,7 +136,7 @@ def test_tensorboard_has_the_whole_configuration(tracked):
 
     told = part("session_start_info").session_start_info.hparams
     assert {key: getattr(value, value.WhichOneof("kind")) for key, value in told.items()} == settings(
-        tiny("pfeddsh", **GATED)
+        tiny("pfeddsh-hyper", **GATED)
     )
     columns = [info.name.tag for info in part("experiment").experiment.metric_infos]
     assert set(columns) <= expected(tracked).keys()
@@ -145,13 +145,13 @@ def test_tensorboard_has_the_whole_configuration(tracked):
 
 def test_being_watched_changes_nothing(tracked, reference):
     assert comparable(json.loads((tracked / "results.json").read_text())) == comparable(
-        reference("pfeddsh", **GATED).results
+        reference("pfeddsh-hyper", **GATED).results
     )
 
 
 def test_a_finished_run_told_again_has_every_point_once(tracked, runs):
     out = shutil.copytree(tracked, runs / "again")
-    with tracking([], tiny("pfeddsh", **GATED), out) as tracker:
+    with tracking([], tiny("pfeddsh-hyper", **GATED), out) as tracker:
         resume(out, [tracker])
     assert tensorboard_points(out) == close(expected(out))
     assert mlflow_points(out) == expected(out)
@@ -200,7 +200,7 @@ def test_a_tracker_can_join_when_the_run_is_over(runs, reference):
 
 def test_a_finished_run_without_its_log_still_shows_the_end(tracked, tmp_path):
     out = shutil.copytree(tracked, tmp_path / "run", ignore=shutil.ignore_patterns("mlflow.json", "events.jsonl"))
-    with tracking(["tensorboard"], tiny("pfeddsh", **GATED), out) as tracker:
+    with tracking(["tensorboard"], tiny("pfeddsh-hyper", **GATED), out) as tracker:
         resume(out, [tracker])
     ends = {name: series for name, series in expected(tracked).items() if name == "step/pa" or "final" in name}
     assert tensorboard_points(out) == close(ends)
@@ -209,7 +209,7 @@ def test_a_finished_run_without_its_log_still_shows_the_end(tracked, tmp_path):
 def test_a_run_its_store_forgot_is_told_anew(tracked, runs):
     out = shutil.copytree(tracked, runs / "forgotten")
     (out / "mlflow.json").write_text('{"run_id": "00000000000000000000000000000000"}')
-    with tracking([], tiny("pfeddsh", **GATED), out) as tracker:
+    with tracking([], tiny("pfeddsh-hyper", **GATED), out) as tracker:
         resume(out, [tracker])
     assert mlflow_points(out) == expected(out)
 

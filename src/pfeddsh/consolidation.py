@@ -50,7 +50,7 @@ class Consolidation:
             each = self.inversion.images // len(teachers)
             wanted = torch.multinomial(teacher["labels"], each, replacement=True, generator=draw)
             orders.append(Message({**_one(teacher), "labels": wanted}))
-        images = torch.cat([reply["images"] for reply in compute("invert", orders)])
+        images = state["pool"] = torch.cat([reply["images"] for reply in compute("invert", orders)])
         lesson = {name: torch.stack([t[name] for t in teachers]) for name in ("theta", "statistics", "labels")}
         student = Message({"images": images, "student": state["common"], **lesson})
         return compute("study", [student])[0]["theta"]

@@ -122,7 +122,6 @@ def _prepare(place: Path, rounds: int) -> LiveConfig:
     values = {
         "classes": list(digits.class_names), "mean": digits.mean.tolist(), "std": digits.std.tolist(), "steps": 2,
         "rounds_first": rounds, "rounds_later": max(1, rounds * 2 // 3), "local_epochs": 2, "lr": 0.05,
-        "options": {"hidden": 64, "images": 200, "iterations": 50},
         "batch_min": 3, "batch_wait": 45, "min_cohort": 2, "round_timeout": 120,
     }  # fmt: skip
     config = build(values, "demonstration")

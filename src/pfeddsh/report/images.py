@@ -33,7 +33,7 @@ def sheets(group: Group) -> tuple[list[Sheet], list[str]]:
         replay = cell.runs[0].results.options.get("replay")
         if replay == "paper":
             missing.append(f"{cell.label}: the paper's replay does not keep its images")
-        elif replay == "ours":
+        elif replay == "common":
             sheet = next((sheet for run in cell.runs if (sheet := _sheet(cell, run))), None)
             if sheet:
                 found.append(sheet)
