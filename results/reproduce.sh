@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 command=${PFEDDSH:-.venv/bin/pfeddsh}
 plans=("$@")
-[[ ${#plans[@]} -gt 0 ]] || plans=(examples/{table1,ablation,sensitivity}.toml results/plans/*.toml)
+[[ ${#plans[@]} -gt 0 ]] || plans=(examples/{table1,growth,ablation,sensitivity}.toml results/plans/*.toml)
 for plan in "${plans[@]}"; do
     out=runs/$(basename "$plan" .toml)
     "$command" compare "$plan" --out "$out"

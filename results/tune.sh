@@ -62,4 +62,24 @@ trial hr-local-head attraction=0.1 scale=300
 trial hr-local-head attraction=1 scale=1000
 trial hr-local-head attraction=1 scale=1000 replay_rate=0.1
 trial hr-local-head attraction=10 scale=1000
+trial fedavg-prior
+trial fedper statistics=fresh
+trial fedper-prior
+trial fedrep head_epochs=2
+trial fedrep statistics=fresh
+trial fedrep-prior
+trial fedselect every=1
+trial fedselect every=1 statistics=fresh
+trial fedweit statistics=fresh
+trial pfedhn statistics=fresh
+trial pfedhn-local-head
+trial ditto
+trial ditto-prior
+trial ditto-prior lam=0.01
+trial ditto-prior lam=1
 trial pfeddsh
+trial pfeddsh rate=0
+trial pfeddsh rate=0.2
+trial pfeddsh histogram=false
+trial pfeddsh-hyper
+trial central
