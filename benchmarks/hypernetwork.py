@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from pfeddsh import hypernet
+from pfeddsh.mechanisms import hypernet
 from pfeddsh.models.lenet import LeNet
 
 COHORT, ROUNDS, TURNS = 4, 12, 3

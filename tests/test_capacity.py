@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pfeddsh import capacity, masks
+from pfeddsh.mechanisms import capacity, masks
 from pfeddsh.models.channels import LAYERS
 from pfeddsh.models.lenet import GATES, LeNet
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from conftest import assert_same_bits, comparable, final_tensors, tiny
 
-from pfeddsh import guard
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import resume, run
 from pfeddsh.federation.workbench import Workbench
+from pfeddsh.mechanisms import guard
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Visit

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfeddsh import hypernet
-from pfeddsh.embedding import CardOptions, describe, embed, fit, image_features, label_histogram
+from pfeddsh.mechanisms import hypernet
+from pfeddsh.mechanisms.embedding import CardOptions, describe, embed, fit, image_features, label_histogram
 
 PLAIN = CardOptions()
 

@@ -7,9 +7,9 @@ import torch
 from conftest import tiny
 from torch import Tensor
 
-from pfeddsh import lennard_jones
 from pfeddsh.federation.run import run
 from pfeddsh.messages import BadMessage, Memory, Message
+from pfeddsh.methods import lennard_jones
 from pfeddsh.methods.base import Task, Visit
 from pfeddsh.methods.hr import HR, Settings
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, encode

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfeddsh import hypernet
+from pfeddsh.mechanisms import hypernet
 
 SIZE, HIDDEN = 301, 64
 

@@ -18,8 +18,8 @@ from pfeddsh.live.exchange import Exchange, Parcel
 from pfeddsh.live.wire import decode, encode_call
 from pfeddsh.live.work import Site
 from pfeddsh.live.worker import reply
+from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.messages import BadMessage, Message
-from pfeddsh.prior import own_prior
 from pfeddsh.results.files import read_record
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfeddsh import hypernet, masks
+from pfeddsh.mechanisms import hypernet, masks
 from pfeddsh.models.channels import LAYERS, NOTHING, OUTSIDE, ends
 from pfeddsh.models.lenet import GATES, LeNet
 

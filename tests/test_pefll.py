@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from conftest import tiny
 
 from pfeddsh.federation.run import run
-from pfeddsh.hypernet import EMBEDDING
+from pfeddsh.mechanisms.hypernet import EMBEDDING
 from pfeddsh.messages import Memory
 from pfeddsh.methods.base import Task, Visit
 from pfeddsh.methods.odpfl_hn import ODPFLHN

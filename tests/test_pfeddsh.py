@@ -6,14 +6,14 @@ import pytest
 import torch
 from conftest import assert_same_bits, comparable, final_tensors, tiny
 
-from pfeddsh import common, guard
 from pfeddsh.errors import UserError
 from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import resume, run
 from pfeddsh.federation.workbench import Workbench
+from pfeddsh.mechanisms import common, guard
+from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.models.lenet import LeNet
-from pfeddsh.prior import own_prior
 from pfeddsh.results.checkpoint import Checkpoints
 
 

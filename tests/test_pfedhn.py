@@ -4,9 +4,9 @@ import pytest
 import torch
 from conftest import final_tensors, tiny
 
-from pfeddsh import hypernet
 from pfeddsh.federation.run import run
 from pfeddsh.federation.workbench import Call, Workbench
+from pfeddsh.mechanisms import hypernet
 from pfeddsh.messages import Message
 from pfeddsh.methods.base import Task
 from pfeddsh.methods.fedavg import FedAvg

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pfeddsh import hypernet, projection
+from pfeddsh.mechanisms import hypernet, projection
 
 HIDDEN = 512
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pfeddsh import replay
+from pfeddsh.mechanisms import replay
 from pfeddsh.models.lenet import LeNet
 
 MODEL = LeNet(10)

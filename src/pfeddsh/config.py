@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.federation.schedule import Sampling, Schedule, parse
-from pfeddsh.guard import Evidence, Existing
+from pfeddsh.mechanisms.guard import Evidence, Existing
 
 DEMO: dict[str, Any] = {
     "schedule": "30+2x5",

@@ -12,12 +12,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from pfeddsh import guard
-from pfeddsh.guard import Evidence, Model
+from pfeddsh.mechanisms import guard
+from pfeddsh.mechanisms.guard import Evidence, Model
+from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.messages import Memory, Message, State, check
 from pfeddsh.models.fast import Trainer, sgd_epoch
 from pfeddsh.models.lenet import STATISTICS, LeNet, split_statistics
-from pfeddsh.prior import own_prior
 from pfeddsh.rng import numpy_stream, torch_stream
 
 
@@ -92,7 +92,7 @@ class Normalised(Options):
 
 
 class PriorAware(Options):
-    """Whether clients raise their logits by their own label prior, in training and in serving (`pfeddsh.prior`)."""
+    """Whether clients raise their logits by their own label prior, in training and in serving (`mechanisms.prior`)."""
 
     prior: bool = Field(default=False, description="add each client's log label shares to its logits, at the client")
 

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh import guard
+from pfeddsh.mechanisms import guard
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Normalised, Options, PriorAware, Statistics, Visit
 from pfeddsh.models.fast import sgd_epoch

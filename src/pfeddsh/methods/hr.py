@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh.guard import Model
-from pfeddsh.lennard_jones import place
+from pfeddsh.mechanisms.guard import Model
 from pfeddsh.messages import BadMessage, Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Statistics, Task, Visit
 from pfeddsh.methods.fedavg import weighted_mean
+from pfeddsh.methods.lennard_jones import place
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, descend, encode
 from pfeddsh.rng import torch_stream
 

@@ -13,13 +13,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh import embedding, gating, hypernet, masks
-from pfeddsh.consolidation import Consolidation
+from pfeddsh.mechanisms import embedding, gating, hypernet, masks
+from pfeddsh.mechanisms.consolidation import Consolidation
+from pfeddsh.mechanisms.protection import PROTECTIONS
+from pfeddsh.mechanisms.replay import INVERSIONS, Inversion
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods import pfeddsh
 from pfeddsh.methods.base import ClientData, Compute, Options, Task, Visit
-from pfeddsh.protection import PROTECTIONS
-from pfeddsh.replay import INVERSIONS, Inversion
 from pfeddsh.rng import torch_stream
 
 

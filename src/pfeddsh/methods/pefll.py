@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh.hypernet import EMBEDDING
+from pfeddsh.mechanisms.hypernet import EMBEDDING
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import ClientData, Options, Task, Visit
 from pfeddsh.methods.pfedhn import Generated, HypernetSettings

@@ -16,11 +16,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh import common, embedding
-from pfeddsh.consolidation import Consolidation
+from pfeddsh.mechanisms import common, embedding
+from pfeddsh.mechanisms.consolidation import Consolidation
+from pfeddsh.mechanisms.replay import INVERSIONS
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import ClientData, Compute, Method, Options, PriorAware, Task, Visit, pooled
-from pfeddsh.replay import INVERSIONS
 
 
 class Settings(PriorAware):

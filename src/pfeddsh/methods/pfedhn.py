@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh import hypernet
+from pfeddsh.mechanisms import hypernet
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
 from pfeddsh.rng import torch_stream

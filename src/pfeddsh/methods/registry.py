@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from pfeddsh.errors import UserError, unknown
-from pfeddsh.guard import Existing
+from pfeddsh.mechanisms.guard import Existing
 from pfeddsh.methods.base import Method, Task
 from pfeddsh.methods.central import Central
 from pfeddsh.methods.ditto import Ditto

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pfeddsh import replay
+from pfeddsh.mechanisms import replay
 from pfeddsh.messages import Message, State
 from pfeddsh.methods.base import Compute
 from pfeddsh.models.lenet import LeNet

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pfeddsh import capacity, hypernet, masks, projection
+from pfeddsh.mechanisms import capacity, hypernet, masks, projection
 from pfeddsh.messages import State
 from pfeddsh.models.lenet import GATES, LeNet
 from pfeddsh.rng import torch_stream

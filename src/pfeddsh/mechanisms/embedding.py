@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pfeddsh.hypernet import EMBEDDING
+from pfeddsh.mechanisms.hypernet import EMBEDDING
 from pfeddsh.rng import torch_stream
 
 FEATURES = 32

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pfeddsh import masks
+from pfeddsh.mechanisms import masks
 from pfeddsh.models.fast import Trainer, cross_entropy
 
 

@@ -6,7 +6,7 @@ The paper's theorem bounds new channels by the novelty dimension of a step but m
 import torch
 from torch import Tensor
 
-from pfeddsh.masks import gradient_gate
+from pfeddsh.mechanisms.masks import gradient_gate
 from pfeddsh.models.channels import LAYERS
 from pfeddsh.models.lenet import GATES, LeNet
 

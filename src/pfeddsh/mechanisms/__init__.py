@@ -1,0 +1,1 @@
+"""What methods are made of: each file one idea of the paper or of its controls, none knows a method."""
