@@ -23,7 +23,7 @@ from pfeddsh import Config
 from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.workbench import Workbench
-from pfeddsh.results.checkpoint import Checkpoints
+from pfeddsh.storage.checkpoint import Checkpoints
 
 ROUNDS, TURNS, SECONDS = 40, 5, 6.0
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from pfeddsh.config import Config, build
 from pfeddsh.federation.run import run
 from pfeddsh.methods.base import Task
-from pfeddsh.results.files import read_record
+from pfeddsh.storage.files import read_record
 
 TINY: dict[str, Any] = {
     "schedule": "6+2x2",

@@ -26,8 +26,8 @@ from pfeddsh.messages import Message
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Options, Task
 from pfeddsh.methods.local import Local
-from pfeddsh.results.checkpoint import Checkpoints
-from pfeddsh.results.files import read_record
+from pfeddsh.storage.checkpoint import Checkpoints
+from pfeddsh.storage.files import read_record
 
 CLASSES = [str(digit) for digit in range(10)]
 IMAGES = 64  # at most, of each kind at a site: what is tested does not depend on how many there are

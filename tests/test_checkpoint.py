@@ -13,8 +13,8 @@ from safetensors import torch as storage
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import resume
 from pfeddsh.messages import Record
-from pfeddsh.results.checkpoint import Checkpoints
-from pfeddsh.results.files import Damaged, digest, read_record, write_record, write_text
+from pfeddsh.storage.checkpoint import Checkpoints
+from pfeddsh.storage.files import Damaged, digest, read_record, write_record, write_text
 
 RECORD = Record({"state:theta": torch.arange(6.0), "memory/3:x": torch.tensor([1, 2])}, {"state": {"a": [1, None]}})
 

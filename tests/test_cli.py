@@ -14,7 +14,7 @@ from PIL import Image
 from pfeddsh import cli
 from pfeddsh.data.datasets import names
 from pfeddsh.methods.registry import METHODS
-from pfeddsh.results.files import locked
+from pfeddsh.storage.files import locked
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pfeddsh.compare.sharing import read_times
 from pfeddsh.compare.tasks import Task
 from pfeddsh.data.datasets import load
 from pfeddsh.errors import UserError
-from pfeddsh.results.checkpoint import Checkpoints
+from pfeddsh.storage.checkpoint import Checkpoints
 
 PLAN = f"""
 methods = ["fedavg"]

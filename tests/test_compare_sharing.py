@@ -21,8 +21,8 @@ from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.methods.registry import METHODS
-from pfeddsh.results import controls
-from pfeddsh.results.files import read_record
+from pfeddsh.storage import controls
+from pfeddsh.storage.files import read_record
 
 PLENTY = 10**9
 SET = {key: value for key, value in TINY.items() if key != "schedule"} | {"rounds_first": 3, "rounds_later": 2}

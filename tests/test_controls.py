@@ -7,7 +7,7 @@ import pytest
 from conftest import comparable, tiny
 
 from pfeddsh.federation.run import run
-from pfeddsh.results import controls
+from pfeddsh.storage import controls
 
 
 def test_a_second_method_reuses_the_controls_of_the_first(tmp_path, monkeypatch):

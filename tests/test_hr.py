@@ -14,7 +14,7 @@ from pfeddsh.methods.base import Task, Visit
 from pfeddsh.methods.hr import HR, Settings
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, encode
 from pfeddsh.models.lenet import STATISTICS
-from pfeddsh.results.files import read_record
+from pfeddsh.storage.files import read_record
 
 SMALL = {"codes": 20, "replay_steps": 2, "replay_batch": 8}
 VISIT = Visit(seed=0, step=1, round=0, client=0, lr=0.05)

@@ -12,7 +12,7 @@ from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.methods.hyperdsh import HyperDSH
-from pfeddsh.results.checkpoint import Checkpoints
+from pfeddsh.storage.checkpoint import Checkpoints
 
 TINY = {
     "method": "pfeddsh-paper-projection",

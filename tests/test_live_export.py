@@ -22,7 +22,7 @@ from pfeddsh.live.model import read_model
 from pfeddsh.live.predict import find_images, predict
 from pfeddsh.messages import Record
 from pfeddsh.models.lenet import GATES, LeNet
-from pfeddsh.results.files import write_record
+from pfeddsh.storage.files import write_record
 
 NAMES = ["cat", "dog", "owl", "fox", "hen"]
 FACTS: dict[str, Any] = {

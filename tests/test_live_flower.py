@@ -10,7 +10,7 @@ from live_processes import Town
 from live_sites import federation, final_state, shards, simulate
 
 from pfeddsh.live.site import SiteConfig
-from pfeddsh.results.files import read_record
+from pfeddsh.storage.files import read_record
 
 pytest.importorskip("flwr")
 PATIENCE = 900  # seconds until a test gives up; a quiet machine needs a minute or two

@@ -20,7 +20,7 @@ from pfeddsh.live.work import Site
 from pfeddsh.live.worker import reply
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.messages import BadMessage, Message
-from pfeddsh.results.files import read_record
+from pfeddsh.storage.files import read_record
 
 
 @pytest.fixture(scope="module")

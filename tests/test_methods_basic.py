@@ -11,7 +11,7 @@ from pfeddsh.methods.base import Options, Task, Visit, pooled
 from pfeddsh.methods.fedavg import FedAvg, weighted_mean
 from pfeddsh.methods.fedper import FedPer
 from pfeddsh.methods.local import Local
-from pfeddsh.results.files import read_record
+from pfeddsh.storage.files import read_record
 
 PLAN = tiny().plan()
 

@@ -11,7 +11,7 @@ from pfeddsh.messages import Memory
 from pfeddsh.methods.base import Task, Visit
 from pfeddsh.methods.odpfl_hn import ODPFLHN
 from pfeddsh.methods.pefll import PeFLL, Settings, constants
-from pfeddsh.results.files import read_record
+from pfeddsh.storage.files import read_record
 
 SMALL = {"hidden": 32}
 VISIT = Visit(seed=0, step=1, round=0, client=0, lr=0.05)

@@ -14,7 +14,7 @@ from pfeddsh.federation.workbench import Workbench
 from pfeddsh.mechanisms import common, guard
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.models.lenet import LeNet
-from pfeddsh.results.checkpoint import Checkpoints
+from pfeddsh.storage.checkpoint import Checkpoints
 
 
 class Watched(Federation):

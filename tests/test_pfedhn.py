@@ -12,7 +12,7 @@ from pfeddsh.methods.base import Task
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.pfedhn import PFedHN, Settings, best_step
 from pfeddsh.models.lenet import STATISTICS
-from pfeddsh.results.files import read_record
+from pfeddsh.storage.files import read_record
 
 SMALL = {"hidden": 32}
 

@@ -19,8 +19,8 @@ from pfeddsh.federation.run import resume, run
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods.base import Method, Task
 from pfeddsh.methods.fedavg import FedAvg
-from pfeddsh.results.checkpoint import Checkpoints
-from pfeddsh.results.files import locked
+from pfeddsh.storage.checkpoint import Checkpoints
+from pfeddsh.storage.files import locked
 
 # What a run leaves behind
 

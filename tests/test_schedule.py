@@ -5,8 +5,8 @@ from conftest import BASIC
 
 from pfeddsh.config import Config
 from pfeddsh.errors import UserError
-from pfeddsh.federation.schedule import Schedule, parse
 from pfeddsh.live.plan import LivePlan
+from pfeddsh.schedule import Schedule, parse
 
 
 def plan(text="80+20", seed=0, **changes):

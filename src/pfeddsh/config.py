@@ -8,8 +8,8 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pfeddsh.errors import UserError, unknown
-from pfeddsh.federation.schedule import Sampling, Schedule, parse
 from pfeddsh.mechanisms.guard import Evidence, Existing
+from pfeddsh.schedule import Sampling, Schedule, parse
 
 DEMO: dict[str, Any] = {
     "schedule": "30+2x5",

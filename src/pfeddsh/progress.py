@@ -9,8 +9,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from pfeddsh.federation.schedule import Schedule
 from pfeddsh.results.metrics import LOST, completed
+from pfeddsh.schedule import Schedule
 
 PLAIN_INTERVAL = 10.0  # seconds between lines when the output is not a terminal
 

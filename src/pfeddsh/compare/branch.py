@@ -21,8 +21,8 @@ from pfeddsh.federation import engines
 from pfeddsh.federation.loop import accuracy
 from pfeddsh.federation.run import one_thread, work
 from pfeddsh.federation.workbench import CONTROL, Call, Workbench
-from pfeddsh.results import controls
-from pfeddsh.results.files import Busy, locked, write_text
+from pfeddsh.storage import controls
+from pfeddsh.storage.files import Busy, locked, write_text
 
 PATIENCE = 20.0  # seconds to wait for a folder whose last process is still on its way out
 

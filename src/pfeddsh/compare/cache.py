@@ -18,7 +18,7 @@ from typing import Any
 from pfeddsh.compare.keys import Stop
 from pfeddsh.data.store import cache_root
 from pfeddsh.errors import UserError
-from pfeddsh.results.files import Damaged, read_record, replacing
+from pfeddsh.storage.files import Damaged, read_record, replacing
 
 ABANDONED = 3600.0  # seconds after which a file that never took its place will not
 

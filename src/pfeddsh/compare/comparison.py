@@ -16,7 +16,7 @@ from pfeddsh.compare.plan import Plan
 from pfeddsh.compare.scheduler import Engine, Local, execute
 from pfeddsh.compare.tasks import Task, fingerprints, tasks
 from pfeddsh.errors import UserError
-from pfeddsh.results.files import locked, write_text
+from pfeddsh.storage.files import locked, write_text
 
 TAIL = 12  # lines of a failed run's log
 

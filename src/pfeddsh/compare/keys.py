@@ -19,8 +19,8 @@ import torch
 import pfeddsh
 from pfeddsh.config import Config
 from pfeddsh.methods import registry
-from pfeddsh.results.checkpoint import Moment
-from pfeddsh.results.controls import FIELDS
+from pfeddsh.storage.checkpoint import Moment
+from pfeddsh.storage.controls import FIELDS
 
 FRONT = ("__init__.py", "__main__.py", "cli.py", "progress.py")  # what a state cannot depend on
 FOLDERS = ("data", "federation", "methods", "models", "results")

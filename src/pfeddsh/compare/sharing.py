@@ -9,8 +9,8 @@ from typing import Any
 from pfeddsh.compare.cache import StepCache
 from pfeddsh.compare.keys import Stop
 from pfeddsh.messages import Record
-from pfeddsh.results.checkpoint import Checkpoints, Moment
-from pfeddsh.results.files import replacing
+from pfeddsh.storage.checkpoint import Checkpoints, Moment
+from pfeddsh.storage.files import replacing
 
 
 class SharedCheckpoints(Checkpoints):

@@ -14,8 +14,8 @@ from pfeddsh.compare.cache import StepCache
 from pfeddsh.compare.plan import Run
 from pfeddsh.compare.sharing import read_times
 from pfeddsh.compare.tasks import Task
-from pfeddsh.results import controls
 from pfeddsh.results.metrics import LOST, completed
+from pfeddsh.storage import controls
 
 
 def results(folder: Path) -> dict[str, Any] | None:

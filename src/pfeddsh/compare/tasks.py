@@ -14,8 +14,8 @@ from pfeddsh.compare.keys import Stop, code, stops
 from pfeddsh.compare.plan import Run
 from pfeddsh.data.datasets import load
 from pfeddsh.data.store import cache_root
-from pfeddsh.federation.schedule import Schedule
-from pfeddsh.results import controls
+from pfeddsh.schedule import Schedule
+from pfeddsh.storage import controls
 
 EVALUATION = 0.2  # of a client, in units of one visit for training
 

@@ -16,9 +16,9 @@ from pfeddsh.federation.observers import Observer
 from pfeddsh.federation.workbench import CONTROL, SERVER, Call, Workbench
 from pfeddsh.messages import BadMessage, Memory, Message, Record, State, check
 from pfeddsh.methods.base import Compute
-from pfeddsh.results.checkpoint import Checkpoints, Moment
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.results.metrics import Row
+from pfeddsh.storage.checkpoint import Checkpoints, Moment
 
 
 class Federation:

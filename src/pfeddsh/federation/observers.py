@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Protocol
 
-from pfeddsh.results.checkpoint import Moment
+from pfeddsh.storage.checkpoint import Moment
 
 
 class Observer(Protocol):

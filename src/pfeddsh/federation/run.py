@@ -15,9 +15,9 @@ from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.observers import EventLog, Observer
 from pfeddsh.federation.workbench import Workbench
-from pfeddsh.results import controls
-from pfeddsh.results.checkpoint import Checkpoints
-from pfeddsh.results.files import locked, write_text
+from pfeddsh.storage import controls
+from pfeddsh.storage.checkpoint import Checkpoints
+from pfeddsh.storage.files import locked, write_text
 
 
 def run(config: Config, out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:

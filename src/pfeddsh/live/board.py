@@ -9,9 +9,9 @@ from pfeddsh.live.nodes import sites
 from pfeddsh.live.offers import Offers
 from pfeddsh.live.reception import Reception, now
 from pfeddsh.live.refusals import Watcher
-from pfeddsh.results.files import replacing
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.results.metrics import proactive_adaptation, retroactive_improvement
+from pfeddsh.storage.files import replacing
 
 SCHEMA = 1
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pfeddsh.config import Config, read
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.methods import registry
-from pfeddsh.results.files import write_text
+from pfeddsh.storage.files import write_text
 
 Channels = tuple[float, float, float]
 

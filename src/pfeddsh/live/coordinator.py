@@ -25,10 +25,10 @@ from pfeddsh.live.registry import Registry
 from pfeddsh.live.transport import Transport
 from pfeddsh.live.wire import HELLO, encode
 from pfeddsh.messages import Message
-from pfeddsh.results.checkpoint import Checkpoints
-from pfeddsh.results.files import locked, write_text
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.results.metrics import summary
+from pfeddsh.storage.checkpoint import Checkpoints
+from pfeddsh.storage.files import locked, write_text
 
 FIXED = ("method", "options", "classes", "seed", "mean", "std")  # of the configuration, once there is a state
 

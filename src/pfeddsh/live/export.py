@@ -14,7 +14,7 @@ from pfeddsh.errors import UserError
 from pfeddsh.live import exported
 from pfeddsh.live.model import SiteModel, read_model
 from pfeddsh.models.lenet import split_gates, split_statistics
-from pfeddsh.results.files import replacing, write_text
+from pfeddsh.storage.files import replacing, write_text
 
 LAYERS = ("conv1", "conv2", "fc1", "fc2", "fc3")
 

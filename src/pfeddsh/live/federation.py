@@ -20,8 +20,8 @@ from pfeddsh.live.exchange import Absent, Exchange
 from pfeddsh.live.offers import Offers
 from pfeddsh.live.reception import Reception
 from pfeddsh.messages import BadMessage, Memory, Message, Record, check
-from pfeddsh.results.checkpoint import Checkpoints
 from pfeddsh.results.ledger import Ledger
+from pfeddsh.storage.checkpoint import Checkpoints
 
 PAUSE = 0.25  # between two looks while waiting
 

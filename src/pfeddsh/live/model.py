@@ -10,7 +10,7 @@ from torch import Tensor
 from pfeddsh.errors import UserError
 from pfeddsh.messages import BadMessage, Record, check
 from pfeddsh.models.lenet import GATES, IMAGE_SIZE, STATISTICS, LeNet
-from pfeddsh.results.files import Damaged, read_record
+from pfeddsh.storage.files import Damaged, read_record
 
 FILE, PREVIOUS = "model.safetensors", "model.previous.safetensors"
 

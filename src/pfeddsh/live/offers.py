@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pfeddsh.errors import UserError
 from pfeddsh.messages import Message, Record, bundle, unbundle
-from pfeddsh.results.files import Damaged, read_record, write_record
+from pfeddsh.storage.files import Damaged, read_record, write_record
 
 PENDING, ACCEPTED, DECLINED, REPLACED = "pending", "accepted", "declined", "replaced"
 

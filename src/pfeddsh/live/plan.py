@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from pfeddsh.config import Config
-from pfeddsh.federation.schedule import Schedule
+from pfeddsh.schedule import Schedule
 
 
 @dataclass(frozen=True)

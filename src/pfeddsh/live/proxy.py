@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from pfeddsh.errors import UserError
-from pfeddsh.results.files import write_text
+from pfeddsh.storage.files import write_text
 
 LOG, ERRORS = "nginx-refused.log", "nginx-error.log"
 MAX_BODY = "16m"  # Flower cuts messages into objects of 5 MB

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pfeddsh.errors import UserError
-from pfeddsh.results.files import write_text
+from pfeddsh.storage.files import write_text
 
 SCHEMA = 1
 

@@ -22,7 +22,7 @@ from pfeddsh.errors import UserError
 from pfeddsh.live import nodes, proxy
 from pfeddsh.live.config import load
 from pfeddsh.live.processes import Backoff, Child, environment, flower
-from pfeddsh.results.files import locked, write_text
+from pfeddsh.storage.files import locked, write_text
 
 START = 180.0  # seconds a SuperLink or a coordinator has to come up
 

@@ -22,7 +22,7 @@ from pfeddsh.messages import Memory, Message, Record, bundle, unbundle
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Method, Options, Task, Visit
 from pfeddsh.methods.local import Local
-from pfeddsh.results.files import Damaged, digest, read_record, write_record
+from pfeddsh.storage.files import Damaged, digest, read_record, write_record
 
 JOBS = ("card", "local", "settle", "keep", "receive", "score")
 

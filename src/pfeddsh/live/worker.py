@@ -19,7 +19,7 @@ from pfeddsh.live.site import SiteConfig
 from pfeddsh.live.wire import encode
 from pfeddsh.live.work import Site
 from pfeddsh.messages import BadMessage, Message
-from pfeddsh.results.files import locked
+from pfeddsh.storage.files import locked
 
 SOCKET = "worker.sock"
 log = logging.getLogger("pfeddsh.worker")

@@ -8,9 +8,9 @@ from typing import Any
 
 from pfeddsh.config import Config, build
 from pfeddsh.errors import UserError
-from pfeddsh.federation.schedule import parse
 from pfeddsh.methods import registry
 from pfeddsh.report.read import Run, fact
+from pfeddsh.schedule import parse
 
 REFERENCES = ("central", "joint", "local", "local-prior")  # oracles and controls: shown, but nobody's rivals
 OWN = ("later", "existing", "evidence")  # keys of the protocol by which methods may differ within one table

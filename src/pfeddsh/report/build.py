@@ -11,7 +11,7 @@ from pfeddsh.report.arrange import arrange
 from pfeddsh.report.read import gather
 from pfeddsh.report.summary import sentences
 from pfeddsh.report.writers import FORMATS
-from pfeddsh.results.files import write_text
+from pfeddsh.storage.files import write_text
 
 
 class Built(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pfeddsh.errors import UserError
-from pfeddsh.federation.schedule import parse
 from pfeddsh.results.metrics import sampled_adaptation, summary
+from pfeddsh.schedule import parse
 
 Row = list[float | None]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from pfeddsh.federation.schedule import parse
 from pfeddsh.report.arrange import Cell, Group
 from pfeddsh.report.looks import ids, label, looks, seeds, title, where
 from pfeddsh.report.measures import batch_accuracy
 from pfeddsh.report.svg import Drawing, canvas, draw, styled
+from pfeddsh.schedule import parse
 
 
 def grows(schedule: str) -> bool:

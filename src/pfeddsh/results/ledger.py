@@ -10,9 +10,9 @@ import torch
 
 from pfeddsh.config import Config
 from pfeddsh.data.datasets import Dataset
-from pfeddsh.federation.schedule import Schedule
 from pfeddsh.results.metrics import proactive_adaptation, retroactive_improvement, sampled_adaptation, summary
 from pfeddsh.results.visits import visits
+from pfeddsh.schedule import Schedule
 
 SCHEMA = 1
 

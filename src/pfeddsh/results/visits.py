@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from pfeddsh.federation.schedule import Schedule, parse
+from pfeddsh.schedule import Schedule, parse
 
 MOST = 100_000  # rounds of a run that a reader draws again; a file that claims more is not believed
 

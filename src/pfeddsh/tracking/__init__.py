@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from pfeddsh.config import Config
 from pfeddsh.errors import UserError, unknown
-from pfeddsh.federation.schedule import Schedule
 from pfeddsh.results.metrics import completed
+from pfeddsh.schedule import Schedule
 from pfeddsh.tracking.mlflow import MLflow
 from pfeddsh.tracking.tensorboard import TensorBoard
 

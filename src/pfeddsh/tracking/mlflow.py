@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pfeddsh.config import Config
 from pfeddsh.errors import UserError
-from pfeddsh.results.files import write_text
+from pfeddsh.storage.files import write_text
 from pfeddsh.tracking.settings import settings
 
 FLUSH_SECONDS = 5.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pfeddsh.messages import Record, bundle, unbundle
-from pfeddsh.results.files import Damaged, read_record, write_record
+from pfeddsh.storage.files import Damaged, read_record, write_record
 
 Moment = tuple[int, int]  # (step, rounds of it that are done); (t, 0) means step t-1 is closed and t not yet open
 

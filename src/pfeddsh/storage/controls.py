@@ -15,7 +15,7 @@ from pathlib import Path
 from pfeddsh.config import Config
 from pfeddsh.data.store import cache_root
 from pfeddsh.errors import UserError
-from pfeddsh.results.files import replacing
+from pfeddsh.storage.files import replacing
 
 VERSION = 1  # of the local training: a change of its arithmetic must raise it
 FIELDS = (
