@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pfeddsh.live.config import build, save
+from pfeddsh.live.coordinator.config import build, save
 from pfeddsh.live.processes import Child, environment, flower, free_port
 
 APP = """
@@ -182,7 +182,7 @@ def _await_rounds(path: Path, rounds: int, seconds: float = 1800) -> None:
 
 def _memory(place: Path) -> dict[str, float]:
     """Resident MB per kind of process, on average, of all that runs for this benchmark."""
-    kinds = {"worker": "pfeddsh.live.worker", "join": "pfeddsh\0join", "SuperNode": "flower-supernode",
+    kinds = {"worker": "pfeddsh.live.site.worker", "join": "pfeddsh\0join", "SuperNode": "flower-supernode",
              "SuperExec of a node": "flower-superexec", "SuperLink": "flower-superlink",
              "coordinator": "flwr-serverapp"}  # fmt: skip
     found: dict[str, list[float]] = {}

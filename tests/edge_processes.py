@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pfeddsh.errors import UserError
-from pfeddsh.live import certs, nodes, proxy
+from pfeddsh.live.security import certs, nodes, proxy
 
 BIN = Path(sys.executable).parent
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from live_sites import tampered
 
-from pfeddsh.live.site import join
+from pfeddsh.live.site.calls import Site
+from pfeddsh.live.site.join import join
+from pfeddsh.live.site.worker import main
 from pfeddsh.live.wire import decode
-from pfeddsh.live.work import Site
-from pfeddsh.live.worker import main
 from pfeddsh.messages import Message
 
 

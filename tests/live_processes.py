@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pfeddsh.live import certs, nodes
 from pfeddsh.live.processes import Child, free_port
+from pfeddsh.live.security import certs, nodes
 
 ROOT = Path(__file__).parent
 

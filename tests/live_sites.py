@@ -15,13 +15,13 @@ from pfeddsh.federation.engines import Serial
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Shard, Workbench
-from pfeddsh.live.config import LiveConfig, build, save
-from pfeddsh.live.coordinator import coordinate
-from pfeddsh.live.plan import LivePlan
+from pfeddsh.live.coordinator.config import LiveConfig, build, save
+from pfeddsh.live.coordinator.run import coordinate
+from pfeddsh.live.coordinator.schedule import LivePlan
+from pfeddsh.live.site.calls import Site, SiteData
+from pfeddsh.live.site.worker import reply
 from pfeddsh.live.transport import Answer, Node, TransportError
 from pfeddsh.live.wire import decode, encode
-from pfeddsh.live.work import Site, SiteData
-from pfeddsh.live.worker import reply
 from pfeddsh.messages import Message
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Options, Task

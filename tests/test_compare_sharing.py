@@ -7,7 +7,7 @@ import shutil
 import pytest
 from conftest import TINY, assert_same_bits, comparable, events, tiny
 
-from pfeddsh.compare import branch
+from pfeddsh.compare import process
 from pfeddsh.compare.cache import StepCache, open_cache, parse_size
 from pfeddsh.compare.keys import stops
 from pfeddsh.compare.plan import Run, make
@@ -39,7 +39,7 @@ def conduct(out, methods, schedules, limit=PLENTY, **options):
     values = {"methods": methods, "schedules": schedules, "set": {**SET, "options": options}}
     runs = make(values).runs()
     for task in tasks(runs, fingerprints(runs), out, open_cache(limit), keep_states=False):
-        branch.run(task.job)
+        process.run(task.job)
     return {run.name: json.loads((out / run.name / "results.json").read_text()) for run in runs}
 
 
@@ -155,7 +155,7 @@ def test_another_version_of_the_code_is_refused(tmp_path):
     runs = make({"methods": ["fedavg"], "schedules": ["4"], "set": SET}).runs()
     task, *_ = tasks(runs, fingerprints(runs), tmp_path, open_cache(0), keep_states=False)
     with pytest.raises(UserError, match="another version than the one that made the plan"):
-        branch.run(task.job.model_copy(update={"code": "old"}))
+        process.run(task.job.model_copy(update={"code": "old"}))
 
 
 def test_sizes_are_read_as_people_write_them():

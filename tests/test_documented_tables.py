@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fabricate import results, write
 
-from pfeddsh.report.arrange import arrange
+from pfeddsh.report.grouping import arrange
 from pfeddsh.report.read import gather
 
 ROOT = Path(__file__).parents[1]

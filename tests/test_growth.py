@@ -9,7 +9,7 @@ from fabricate import results, write
 from matplotlib.figure import Figure
 
 from pfeddsh.report import growth
-from pfeddsh.report.arrange import arrange
+from pfeddsh.report.grouping import arrange
 from pfeddsh.report.looks import looks
 from pfeddsh.report.read import gather
 

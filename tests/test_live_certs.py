@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from pfeddsh.cli import app
 from pfeddsh.errors import UserError
-from pfeddsh.live import certs, nodes, proxy
-from pfeddsh.live.proxy import ERRORS, LOG
-from pfeddsh.live.refusals import Watcher, explain
+from pfeddsh.live.security import certs, nodes, proxy
+from pfeddsh.live.security.proxy import ERRORS, LOG
+from pfeddsh.live.security.refusals import Watcher, explain
 
 
 def contents(folder: Path) -> dict[str, bytes]:

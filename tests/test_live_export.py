@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from pfeddsh.cli import app
 from pfeddsh.errors import UserError
-from pfeddsh.live.export import export
-from pfeddsh.live.model import read_model
-from pfeddsh.live.predict import find_images, predict
+from pfeddsh.live.site.export import export
+from pfeddsh.live.site.model import read_model
+from pfeddsh.live.site.predict import find_images, predict
 from pfeddsh.messages import Record
 from pfeddsh.models.lenet import GATES, LeNet
 from pfeddsh.storage.files import write_record

@@ -9,7 +9,7 @@ from conftest import assert_same_bits
 from live_processes import Town
 from live_sites import federation, final_state, shards, simulate
 
-from pfeddsh.live.site import SiteConfig
+from pfeddsh.live.site.join import SiteConfig
 from pfeddsh.storage.files import read_record
 
 pytest.importorskip("flwr")

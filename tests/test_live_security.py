@@ -15,8 +15,8 @@ from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRu
 from flwr.supercore.control import ControlHttpClient
 
 from pfeddsh.errors import UserError
-from pfeddsh.live import certs, nodes, proxy
-from pfeddsh.live.refusals import Watcher, explain
+from pfeddsh.live.security import certs, nodes, proxy
+from pfeddsh.live.security.refusals import Watcher, explain
 
 KEY = "--auth-supernode-private-key"
 IDLE = ("--isolation", "process")  # a node that gets no work needs no process for it

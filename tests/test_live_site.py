@@ -13,11 +13,11 @@ from pfeddsh import cli
 from pfeddsh.data.datasets import load
 from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import Call
-from pfeddsh.live.engine import LiveBench
+from pfeddsh.live.coordinator.engine import LiveBench
 from pfeddsh.live.exchange import Exchange, Parcel
+from pfeddsh.live.site.calls import Site
+from pfeddsh.live.site.worker import reply
 from pfeddsh.live.wire import decode, encode_call
-from pfeddsh.live.work import Site
-from pfeddsh.live.worker import reply
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.messages import BadMessage, Message
 from pfeddsh.storage.files import read_record

@@ -13,8 +13,8 @@ from rich.console import Console
 from status_sample import HOSTILE, sample
 
 from pfeddsh.errors import UserError
-from pfeddsh.live.page import serve_page
-from pfeddsh.live.status import read_status, render
+from pfeddsh.live.coordinator.page import serve_page
+from pfeddsh.live.coordinator.status import read_status, render
 
 NONE, MINUS = "\u2013", "\u2212"  # how the page writes them
 

@@ -7,7 +7,7 @@ import pytest
 from fabricate import NEW, results, write
 
 from pfeddsh.errors import UserError
-from pfeddsh.report.arrange import arrange
+from pfeddsh.report.grouping import arrange
 from pfeddsh.report.read import gather
 
 OURS = Path(__file__).parent.parent / "results"

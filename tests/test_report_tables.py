@@ -12,7 +12,7 @@ from scipy.stats import wilcoxon
 from pfeddsh.compare.plan import make
 from pfeddsh.config import read
 from pfeddsh.report import paired, table, tables, writers
-from pfeddsh.report.arrange import arrange
+from pfeddsh.report.grouping import arrange
 from pfeddsh.report.measures import Spread
 from pfeddsh.report.paired import compare, signed_rank
 from pfeddsh.report.read import gather

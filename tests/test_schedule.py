@@ -5,7 +5,7 @@ from conftest import BASIC
 
 from pfeddsh.config import Config
 from pfeddsh.errors import UserError
-from pfeddsh.live.plan import LivePlan
+from pfeddsh.live.coordinator.schedule import LivePlan
 from pfeddsh.schedule import Schedule, parse
 
 

@@ -36,7 +36,7 @@ def start(job: Job) -> "subprocess.Popen[str]":
     folder = job.folder if job.folder.is_dir() else None
     job.log.parent.mkdir(parents=True, exist_ok=True)
     with job.log.open("w") as log:
-        command = [sys.executable, "-m", "pfeddsh.compare.branch"]
+        command = [sys.executable, "-m", "pfeddsh.compare.process"]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, cwd=folder, text=True,
             start_new_session=True,

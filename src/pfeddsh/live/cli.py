@@ -47,11 +47,11 @@ def serve(
     Example: `pfeddsh serve hospital --classes normal,pneumonia --batch-min 3 --batch-wait 86400`
     """
     from pfeddsh.config import override, read
-    from pfeddsh.live.config import build, save
-    from pfeddsh.live.page import serve_page
+    from pfeddsh.live.coordinator.config import build, save
+    from pfeddsh.live.coordinator.page import serve_page
 
     with _flower():
-        from pfeddsh.live.serve import Server
+        from pfeddsh.live.coordinator.serve import Server
 
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "federation.toml"
@@ -92,9 +92,9 @@ def join(
     import shutil
 
     with _flower():
-        from pfeddsh.live.certs import make_node_key
-        from pfeddsh.live.site import SiteConfig
-        from pfeddsh.live.site import join as run
+        from pfeddsh.live.security.certs import make_node_key
+        from pfeddsh.live.site.join import SiteConfig
+        from pfeddsh.live.site.join import join as run
 
     home.mkdir(parents=True, exist_ok=True)
     before = SiteConfig.load(home).model_dump() if (home / "site.toml").exists() else {}

@@ -15,7 +15,7 @@ from rich.console import Console
 from pfeddsh.data.datasets import load
 from pfeddsh.data.partition import partition
 from pfeddsh.errors import UserError
-from pfeddsh.live.config import LiveConfig, build, save
+from pfeddsh.live.coordinator.config import LiveConfig, build, save
 from pfeddsh.live.processes import Child, environment, free_port
 
 SITES = ("amsterdam", "bergen", "cork", "delft", "essen")  # the last two come late

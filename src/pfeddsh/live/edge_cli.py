@@ -51,7 +51,7 @@ def certs(
     Example: `pfeddsh certs coordinator --host fed.example.org`
     """
     with _flower():
-        from pfeddsh.live import certs as work
+        from pfeddsh.live.security import certs as work
     created = work.make(folder, host or [])
     for path in created:
         console.print(f"made {path}", soft_wrap=True)
@@ -67,7 +67,7 @@ def keygen(home: Home) -> None:
     Example: `pfeddsh keygen my-site`
     """
     with _flower():
-        from pfeddsh.live import certs as work
+        from pfeddsh.live.security import certs as work
     console.print(f"{home / 'node.key.pub'}\n{work.make_node_key(home)}", soft_wrap=True, highlight=False)
 
 
@@ -79,7 +79,7 @@ def nodes_add(
     Example: `pfeddsh nodes add coordinator north node.key.pub`
     """
     with _flower():
-        from pfeddsh.live import nodes as work
+        from pfeddsh.live.security import nodes as work
     key = work.add(folder, name, public)
     console.print(f"{name} is admitted with the key {key}{_apply(folder)}", soft_wrap=True, highlight=False)
 
@@ -90,14 +90,14 @@ def nodes_revoke(folder: Folder, name: Name) -> None:
     Example: `pfeddsh nodes revoke coordinator north`
     """
     with _flower():
-        from pfeddsh.live import nodes as work
+        from pfeddsh.live.security import nodes as work
     key = work.revoke(folder, name)
     console.print(f"{name} is revoked, key {key}{_apply(folder)}", soft_wrap=True, highlight=False)
 
 
 def _apply(folder: Path) -> str:
     """Tell the SuperLink, if one runs; otherwise `serve` does at its start. One that runs and refuses is an error."""
-    from pfeddsh.live import nodes as work
+    from pfeddsh.live.security import nodes as work
 
     try:
         work.synchronise(folder, work.superlink_address(folder))
@@ -109,7 +109,7 @@ def _apply(folder: Path) -> str:
 def nodes_list(folder: Folder) -> None:
     """List the sites, their keys' fingerprints and whether they are connected."""
     with _flower():
-        from pfeddsh.live import nodes as work
+        from pfeddsh.live.security import nodes as work
     try:
         sites = work.connected(folder, work.superlink_address(folder))
     except work.Unreachable as error:
@@ -130,7 +130,7 @@ def export(
 
     Example: `pfeddsh export my-site --out model`, then `python model/model.py photo.png`
     """
-    from pfeddsh.live import export as work
+    from pfeddsh.live.site import export as work
 
     for path in work.export(home, out, onnx):
         console.print(f"wrote {path}", soft_wrap=True)
@@ -145,8 +145,8 @@ def predict(
 
     Example: `pfeddsh predict my-site photo.png more-photos/`
     """
-    from pfeddsh.live import predict as work
-    from pfeddsh.live.model import read_model
+    from pfeddsh.live.site import predict as work
+    from pfeddsh.live.site.model import read_model
 
     failed = False
     for result in work.predict(read_model(home), work.find_images(images)):
@@ -173,7 +173,7 @@ def status(
 
     Example: `pfeddsh status coordinator`
     """
-    from pfeddsh.live import status as work
+    from pfeddsh.live.coordinator import status as work
 
     state = work.read_status(folder)
     if as_json:

@@ -45,7 +45,7 @@ class FlowerTransport:
         self._grid = grid
 
     def nodes(self) -> list[Node]:
-        from pfeddsh.live.certs import fingerprint
+        from pfeddsh.live.security.certs import fingerprint
 
         found = self._grid.get_nodes()
         return [Node(node.node_id, fingerprint(node.public_key), node.name) for node in found]

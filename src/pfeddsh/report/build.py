@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pfeddsh.errors import UserError
 from pfeddsh.report import page, tables
-from pfeddsh.report.arrange import arrange
+from pfeddsh.report.grouping import arrange
 from pfeddsh.report.read import gather
 from pfeddsh.report.summary import sentences
 from pfeddsh.report.writers import FORMATS

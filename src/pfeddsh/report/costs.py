@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pfeddsh.report import paper
-from pfeddsh.report.arrange import Group
 from pfeddsh.report.contract import Results
+from pfeddsh.report.grouping import Group
 from pfeddsh.report.measures import over_seeds, replay_seconds
 from pfeddsh.report.table import METHOD, SEED_LIST, Column, Row, Table
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pfeddsh.report import growth, measures
-from pfeddsh.report.arrange import Cell, Group
 from pfeddsh.report.contract import Results
+from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.looks import ids, label, looks, seeds, title, where
 from pfeddsh.report.measures import Measure, batch_accuracy, over_seeds, since_joining
 from pfeddsh.report.paper import printed

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pfeddsh.report.arrange import Cell, Group
+from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.looks import ids, label, looks, seeds, title, where
 from pfeddsh.report.measures import batch_accuracy
 from pfeddsh.report.svg import Drawing, canvas, draw, styled

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from safetensors import SafetensorError, safe_open
 
-from pfeddsh.report.arrange import Cell, Group
+from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.read import Run
 
 COLUMNS, ROWS = 12, 4

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from pfeddsh.methods import registry
-from pfeddsh.report.arrange import Cell, Group
+from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.svg import PALETTE
 
 FAMILIES = {  # as the paper groups them: a colour a family, a marker and a dash within it

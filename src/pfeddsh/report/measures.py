@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from pfeddsh.report.arrange import Cell
 from pfeddsh.report.contract import Results, mean
+from pfeddsh.report.grouping import Cell
 from pfeddsh.results.metrics import changes, cumulative_improvement
 
 Measure = Callable[[Results], float | None]

@@ -9,7 +9,7 @@ import jinja2
 from markupsafe import Markup
 
 from pfeddsh.report import figures, images, spark
-from pfeddsh.report.arrange import Cell, Group
+from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.measures import Spread
 from pfeddsh.report.repeat import recipe
 from pfeddsh.report.summary import protocol, sentences

@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pfeddsh.report.arrange import Cell, comparable
 from pfeddsh.report.contract import Results
+from pfeddsh.report.grouping import Cell, comparable
 from pfeddsh.report.measures import Measure, Spread, over_seeds
 
 PerClient = Callable[[Results], dict[int, float]]

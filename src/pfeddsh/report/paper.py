@@ -5,7 +5,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from pfeddsh.report.arrange import Cell
+from pfeddsh.report.grouping import Cell
 from pfeddsh.report.table import Value
 
 

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass
 
-from pfeddsh.report.arrange import Cell
+from pfeddsh.report.grouping import Cell
 
 VERSIONS = ("pfeddsh", "revision", "python", "torch", "numpy", "machine", "threads")
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pfeddsh.report import measures, paired
-from pfeddsh.report.arrange import Cell, Group, Setting
+from pfeddsh.report.grouping import Cell, Group, Setting
 from pfeddsh.report.measures import Measure, Spread, over_seeds, worst_loss
 from pfeddsh.report.paired import PerClient, against_best, ranking
 from pfeddsh.report.table import Column, p_value

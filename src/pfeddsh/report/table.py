@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from pfeddsh.report.arrange import Cell, Group
+from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.measures import Spread
 
 NONE = "\u2013"

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from pfeddsh.report import measures, paired
-from pfeddsh.report.arrange import Cell, Group
 from pfeddsh.report.columns import END, LOST, PA, PAPER_PA, PAPER_RI, RI, SAMPLED, SEEDS, STEP1, ZERO_SHOT
 from pfeddsh.report.contract import Results
+from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.measures import over_seeds
 from pfeddsh.report.paired import against_best
 from pfeddsh.report.paper import beside

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from pfeddsh.report import costs, measures, table1
-from pfeddsh.report.arrange import Cell, Group
 from pfeddsh.report.columns import (
     END,
     LOST,
@@ -18,6 +17,7 @@ from pfeddsh.report.columns import (
     WORSE,
     ZERO_SHOT,
 )  # fmt: skip
+from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.measures import Measure, over_seeds, worst_loss
 from pfeddsh.report.paper import beside
 from pfeddsh.report.table import METHOD, SEED_LIST, Column, Row, Table, Value

@@ -10,7 +10,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    from pfeddsh.live.coordinator import coordinate
+    from pfeddsh.live.coordinator.run import coordinate
     from pfeddsh.live.transport import FlowerTransport
 
     folder, authenticated = Path(str(context.run_config["folder"])), bool(context.run_config["authenticated"])

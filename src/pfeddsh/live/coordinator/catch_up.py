@@ -5,9 +5,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from pfeddsh.federation.engines import Reply
-from pfeddsh.live.discipline import check_facts
+from pfeddsh.live.coordinator.offers import Offers
+from pfeddsh.live.coordinator.screening import check_facts
 from pfeddsh.live.exchange import Absent
-from pfeddsh.live.offers import Offers
 from pfeddsh.messages import BadMessage, Message
 
 Send = Callable[[str, int, int, Message], "Future[Reply]"]  # job, step, client, message

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime
 
+from pfeddsh.live.coordinator.roster import Registry, Waiting
 from pfeddsh.live.exchange import Exchange
-from pfeddsh.live.registry import Registry, Waiting
 from pfeddsh.live.transport import Node
 from pfeddsh.live.wire import decode
 from pfeddsh.messages import BadMessage

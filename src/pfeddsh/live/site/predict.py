@@ -10,7 +10,7 @@ import torch
 from pfeddsh.data.images import Pixels, decode
 from pfeddsh.data.own import SUFFIXES
 from pfeddsh.errors import UserError
-from pfeddsh.live.model import SiteModel
+from pfeddsh.live.site.model import SiteModel
 
 CHUNK = 256  # images in memory at a time
 

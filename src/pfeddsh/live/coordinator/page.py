@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from pfeddsh.errors import UserError
-from pfeddsh.live.status import read_text
+from pfeddsh.live.coordinator.status import read_text
 
 
 def serve_page(folder: Path, host: str = "127.0.0.1", port: int = 0) -> ThreadingHTTPServer:

@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 from pfeddsh.errors import UserError
-from pfeddsh.live.certs import fingerprint
-from pfeddsh.live.nodes import Site, sites
-from pfeddsh.live.proxy import ERRORS, LOG
+from pfeddsh.live.security.certs import fingerprint
+from pfeddsh.live.security.nodes import Site, sites
+from pfeddsh.live.security.proxy import ERRORS, LOG
 
 # What a SuperNode writes, and what it means; the first that is found counts. Flower 1.41.
 SAYINGS = (

@@ -5,10 +5,10 @@ from typing import Any
 
 from pfeddsh.federation.engines import Reply
 from pfeddsh.federation.workbench import SERVER, Call, Workbench
-from pfeddsh.live.config import LiveConfig
+from pfeddsh.live.coordinator.admission import Reception
+from pfeddsh.live.coordinator.config import LiveConfig
+from pfeddsh.live.coordinator.schedule import LivePlan
 from pfeddsh.live.exchange import Absent, Exchange
-from pfeddsh.live.plan import LivePlan
-from pfeddsh.live.reception import Reception
 from pfeddsh.live.wire import decode, encode_call
 from pfeddsh.messages import BadMessage, Memory
 from pfeddsh.methods import registry

@@ -19,7 +19,7 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 
 from pfeddsh.errors import UserError
-from pfeddsh.live.certs import fingerprint, read_public, write_new
+from pfeddsh.live.security.certs import fingerprint, read_public, write_new
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 GONE = "unregistered"  # Flower's status of a node that was taken away; its key stays occupied

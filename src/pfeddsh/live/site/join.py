@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pfeddsh.config import read
 from pfeddsh.errors import UserError, unknown
-from pfeddsh.live.certs import make_node_key
 from pfeddsh.live.processes import Backoff, Child, environment, flower, free_port
+from pfeddsh.live.security.certs import make_node_key
 
 
 class SiteConfig(BaseModel):
@@ -75,7 +75,7 @@ def join(home: Path, say: Callable[[str], None], worker: Sequence[str] = ()) -> 
         raise UserError(f"--insecure is for a coordinator on this machine, not for {config.server}")
     env = {**environment(home / ".flwr"), "PFEDDSH_SITE": str(home.resolve())}  # for the client app
     keepers = [
-        Keeper("worker", lambda: list(worker) or [sys.executable, "-m", "pfeddsh.live.worker", str(home)],
+        Keeper("worker", lambda: list(worker) or [sys.executable, "-m", "pfeddsh.live.site.worker", str(home)],
                env, home / "worker.log", say),
         Keeper("node", lambda: supernode(home, config), env, home / "node.log", say),
     ]  # fmt: skip
@@ -121,7 +121,7 @@ class Keeper:
 
     def _last_words(self) -> str:
         """Why the child ended, in words if its log since its start has some that we understand."""
-        from pfeddsh.live.refusals import explain
+        from pfeddsh.live.security.refusals import explain
 
         with self._log.open("rb") as file:
             file.seek(self._log_begins)

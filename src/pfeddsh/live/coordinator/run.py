@@ -13,15 +13,15 @@ import torch
 
 from pfeddsh.errors import UserError
 from pfeddsh.federation.observers import EventLog
-from pfeddsh.live.board import Board
-from pfeddsh.live.config import LiveConfig, load
-from pfeddsh.live.engine import LiveBench, LiveEngine
+from pfeddsh.live.coordinator.admission import Reception
+from pfeddsh.live.coordinator.config import LiveConfig, load
+from pfeddsh.live.coordinator.engine import LiveBench, LiveEngine
+from pfeddsh.live.coordinator.federation import LiveFederation
+from pfeddsh.live.coordinator.offers import Offers
+from pfeddsh.live.coordinator.roster import Registry
+from pfeddsh.live.coordinator.status_file import Board
 from pfeddsh.live.exchange import Exchange
-from pfeddsh.live.federation import LiveFederation
-from pfeddsh.live.offers import Offers
-from pfeddsh.live.reception import Reception
-from pfeddsh.live.refusals import Watcher
-from pfeddsh.live.registry import Registry
+from pfeddsh.live.security.refusals import Watcher
 from pfeddsh.live.transport import Transport
 from pfeddsh.live.wire import HELLO, encode
 from pfeddsh.messages import Message

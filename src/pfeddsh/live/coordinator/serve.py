@@ -19,9 +19,9 @@ from pathlib import Path
 import tomli_w
 
 from pfeddsh.errors import UserError
-from pfeddsh.live import nodes, proxy
-from pfeddsh.live.config import load
+from pfeddsh.live.coordinator.config import load
 from pfeddsh.live.processes import Backoff, Child, environment, flower
+from pfeddsh.live.security import nodes, proxy
 from pfeddsh.storage.files import locked, write_text
 
 START = 180.0  # seconds a SuperLink or a coordinator has to come up

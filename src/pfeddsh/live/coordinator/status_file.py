@@ -5,10 +5,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from pfeddsh.live.nodes import sites
-from pfeddsh.live.offers import Offers
-from pfeddsh.live.reception import Reception, now
-from pfeddsh.live.refusals import Watcher
+from pfeddsh.live.coordinator.admission import Reception, now
+from pfeddsh.live.coordinator.offers import Offers
+from pfeddsh.live.security.nodes import sites
+from pfeddsh.live.security.refusals import Watcher
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.results.metrics import proactive_adaptation, retroactive_improvement
 from pfeddsh.storage.files import replacing

@@ -11,14 +11,14 @@ from typing import Any
 from pfeddsh.federation.engines import Reply
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.workbench import CONTROL, Call
-from pfeddsh.live.board import Board
-from pfeddsh.live.config import LiveConfig
-from pfeddsh.live.discipline import Discipline, check_facts
-from pfeddsh.live.engine import LiveBench, LiveEngine
-from pfeddsh.live.errands import Errands
+from pfeddsh.live.coordinator.admission import Reception
+from pfeddsh.live.coordinator.catch_up import Errands
+from pfeddsh.live.coordinator.config import LiveConfig
+from pfeddsh.live.coordinator.engine import LiveBench, LiveEngine
+from pfeddsh.live.coordinator.offers import Offers
+from pfeddsh.live.coordinator.screening import Discipline, check_facts
+from pfeddsh.live.coordinator.status_file import Board
 from pfeddsh.live.exchange import Absent, Exchange
-from pfeddsh.live.offers import Offers
-from pfeddsh.live.reception import Reception
 from pfeddsh.messages import BadMessage, Memory, Message, Record, check
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.storage.checkpoint import Checkpoints

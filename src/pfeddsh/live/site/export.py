@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from pfeddsh.errors import UserError
-from pfeddsh.live import exported
-from pfeddsh.live.model import SiteModel, read_model
+from pfeddsh.live.site import exported
+from pfeddsh.live.site.model import SiteModel, read_model
 from pfeddsh.models.lenet import split_gates, split_statistics
 from pfeddsh.storage.files import replacing, write_text
 

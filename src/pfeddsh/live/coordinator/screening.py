@@ -5,7 +5,7 @@ import statistics
 from typing import Any
 
 from pfeddsh.federation.workbench import CONTROL
-from pfeddsh.live.config import LiveConfig
+from pfeddsh.live.coordinator.config import LiveConfig
 from pfeddsh.messages import BadMessage, Message, Record
 
 ENOUGH = 3  # uploads from which on a median is worth comparing with

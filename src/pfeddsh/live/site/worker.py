@@ -1,6 +1,6 @@
 """The persistent process of a site: holds torch, data and memory, and answers calls on a socket in the site's folder.
 
-Started by `pfeddsh join` as `python -m pfeddsh.live.worker HOME`; ends when its parent does.
+Started by `pfeddsh join` as `python -m pfeddsh.live.site.worker HOME`; ends when its parent does.
 """
 
 import logging
@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from pfeddsh.errors import UserError
-from pfeddsh.live.site import SiteConfig
+from pfeddsh.live.site.calls import Site
+from pfeddsh.live.site.join import SiteConfig
 from pfeddsh.live.wire import encode
-from pfeddsh.live.work import Site
 from pfeddsh.messages import BadMessage, Message
 from pfeddsh.storage.files import locked
 

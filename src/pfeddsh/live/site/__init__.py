@@ -1,0 +1,1 @@
+"""A site's side of a live federation: its worker and node, its model, export and prediction."""
