@@ -11,10 +11,10 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from pfeddsh.report.arrange import Cell, Group, arrange
 from tables import NAMES
 
 from pfeddsh.report import growth
-from pfeddsh.report.arrange import Cell, Group, arrange
 from pfeddsh.report.looks import looks
 from pfeddsh.report.read import gather
 

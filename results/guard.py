@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import torch.nn.functional as F
+from pfeddsh.results.checkpoint import Checkpoints
 
 from pfeddsh import guard
 from pfeddsh.config import build
@@ -17,7 +18,6 @@ from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.methods.pfeddsh import PFedDSH
-from pfeddsh.results.checkpoint import Checkpoints
 
 OFFERS: list[dict] = []
 

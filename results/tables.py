@@ -5,8 +5,9 @@
 
 from pathlib import Path
 
-from pfeddsh.report import measures, tables
 from pfeddsh.report.arrange import Cell, Group, arrange
+
+from pfeddsh.report import measures, tables
 from pfeddsh.report.measures import over_seeds
 from pfeddsh.report.read import gather
 from pfeddsh.report.writers import markdown

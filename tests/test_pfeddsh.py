@@ -1,7 +1,5 @@
 """pFedDSH on the embedded digits: versions of the common model, deviations, zero-shot, offers and the guard."""
 
-from functools import cache
-
 import pytest
 import torch
 from conftest import assert_same_bits, comparable, final_tensors, tiny
@@ -13,6 +11,9 @@ from pfeddsh.federation.run import resume, run
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.mechanisms import common, guard
 from pfeddsh.mechanisms.prior import own_prior
+from pfeddsh.messages import Memory
+from pfeddsh.methods import registry
+from pfeddsh.methods.base import Task
 from pfeddsh.models.lenet import LeNet
 from pfeddsh.storage.checkpoint import Checkpoints
 
@@ -42,7 +43,15 @@ def watch(config, folder) -> Watched:
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
     """Finished federations, each computed once; tests must not change them."""
-    return cache(lambda **changes: watch(tiny("pfeddsh", **changes), tmp_path_factory.mktemp("watched")))
+    computed = {}
+
+    def federation(**changes):
+        key = repr(changes)
+        if key not in computed:
+            computed[key] = watch(tiny("pfeddsh", **changes), tmp_path_factory.mktemp("watched"))
+        return computed[key]
+
+    return federation
 
 
 class Declining:
@@ -124,6 +133,23 @@ def test_the_deviation_is_what_a_client_kept_of_its_own_training(watched):
         kept = [memories[client].get("deviation") for memories in federation.kept]
         assert (kept[0] is not None) == bool(federation.plan.visits(1, client))
         assert kept[0] is None or torch.equal(kept[0], kept[-1])
+
+
+def test_a_visit_leaves_part_of_its_change_and_earlier_ones_fade():
+    options = {"rate": 0.5, "fade": 0.25}
+    method = registry.create("pfeddsh", options, Task.create(3, 0))
+    first, second = torch.randn(2, method.model.size, generator=torch.Generator().manual_seed(0))
+    memory = method.deviated(method.deviated(Memory(), first), second)
+    assert torch.allclose(memory["deviation"], -0.5 * (0.75 * first + second), atol=1e-6)
+
+
+def test_the_deviation_is_served_but_never_trained_on(watched):
+    with_it, without = watched(), watched(options={"rate": 0.0})
+    for name in ("common/1", "trained/3", "common/3"):
+        assert torch.equal(with_it.state[name], without.state[name])
+    client = next(k for k in with_it.plan.batch(1) if "deviation" in with_it.kept[0][k])
+    kept = [federation.kept[0][client]["kept"] for federation in (with_it, without)]
+    assert torch.equal(kept[0], kept[1] + with_it.kept[0][client]["deviation"])
 
 
 class TestShare:

@@ -23,7 +23,7 @@ from pfeddsh.methods.base import ClientData, Compute, Options, Task, Visit
 from pfeddsh.rng import torch_stream
 
 
-class Settings(pfeddsh.Settings):
+class Settings(pfeddsh.AroundCommon):
     """The registry has the paper's configuration and the ablations as presets."""
 
     protection: Literal["projection", "gate", "snapshot", "none"] = "projection"

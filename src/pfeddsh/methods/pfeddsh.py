@@ -2,8 +2,9 @@
 
 theta_k = a version of the common model + the client's own deviation, and its label prior on the logits. The common
 model learns from every batch; each step leaves a version, which existing clients are offered and may decline. The
-deviation is the part of its own training that a client keeps beside giving it away; like the prior it stays at the
-client, so nothing that newcomers do can change it, and a newcomer is served well before its first round.
+deviation is what a client remembers of its own visits, the latest most. It is added in serving, never in training, so
+the common model is the same with or without it; like the prior it stays at the client, so nothing that newcomers do
+can change it, and a newcomer is served well before its first round.
 
 The paper generates the deviation by a hypernetwork on the server: that is `hyperdsh.py`. docs/deviations.md says why
 this form is the default.
@@ -23,11 +24,10 @@ from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import ClientData, Compute, Method, Options, PriorAware, Task, Visit, pooled
 
 
-class Settings(PriorAware):
-    """Chosen by everyone's accuracy at the end on seeds that no table reports (results/tuning.csv)."""
+class AroundCommon(PriorAware):
+    """What forms of pFedDSH around a common model share."""
 
     prior: bool = Field(True, description="add each client's log label shares to its logits, at the client")
-    rate: float = Field(0.1, ge=0, description="of the deviation: the part of its training that a client keeps")
     common_rate: float = Field(1.0, ge=0, description="of the common model, which all clients share")
     share: float | None = Field(
         None,
@@ -45,6 +45,13 @@ class Settings(PriorAware):
     replay_first: bool = Field(False, description="replay after step 1 too, when nobody has joined: a control")
 
 
+class Settings(AroundCommon):
+    """Chosen by everyone's accuracy at the end on seeds that no table reports (results/trials.csv)."""
+
+    rate: float = Field(0.1, ge=0, description="of the deviation: the part of a visit's change that a client keeps")
+    fade: float = Field(0.3, ge=0, le=1, description="how much of its deviation a client forgets at each visit")
+
+
 class PFedDSH(Method):
     """State: `common`; its versions `common/t`, and `trained/t` for the newcomers of the last step.
 
@@ -56,7 +63,7 @@ class PFedDSH(Method):
 
     def __init__(self, task: Task, options: Options) -> None:
         super().__init__(task, options)
-        assert isinstance(options, Settings)
+        assert isinstance(options, AroundCommon)
         self.settings = options
         self.fresh = True  # statistics are set by a forward pass of whatever the client is served
         self.cards = embedding.CardOptions(histogram=options.histogram, rounding=options.rounding, noise=options.noise)
@@ -173,15 +180,16 @@ class PFedDSH(Method):
         return message["theta"] if deviation is None else message["theta"] + deviation
 
     def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
-        start = self.weights(message, memory)
-        theta = start.clone()
+        theta = message["theta"].clone()
         facts = self.train(theta, data, visit)
-        delta = start - theta
+        delta = message["theta"] - theta
         return Message({"delta": delta}, facts), self.deviated(memory, delta)
 
     def deviated(self, memory: Memory, delta: Tensor) -> Memory:
         """What the client keeps of a visit, whatever becomes of its upload."""
+        assert isinstance(self.settings, Settings)
         if not self.settings.rate:
             return memory
         before = memory.tensors.get("deviation", torch.zeros_like(delta))
-        return Memory({**memory.tensors, "deviation": before - self.settings.rate * delta}, memory.facts)
+        deviation = (1 - self.settings.fade) * before - self.settings.rate * delta
+        return Memory({**memory.tensors, "deviation": deviation}, memory.facts)
