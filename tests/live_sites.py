@@ -17,7 +17,7 @@ from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Shard, Workbench
 from pfeddsh.live.coordinator.config import LiveConfig, build, save
 from pfeddsh.live.coordinator.run import coordinate
-from pfeddsh.live.coordinator.schedule import LivePlan
+from pfeddsh.live.coordinator.schedule import LiveSchedule
 from pfeddsh.live.site.calls import Site, SiteData
 from pfeddsh.live.site.worker import reply
 from pfeddsh.live.transport import Answer, Node, TransportError
@@ -66,7 +66,7 @@ class SimulatedSites(Workbench):
 
     def __init__(self, config: LiveConfig, batches: list[tuple[int, ...]], paths: list[Path]) -> None:
         self.config = config.training()
-        self.plan = LivePlan.create(self.config, batches)
+        self.plan = LiveSchedule.create(self.config, batches)
         self.task = Task.create(len(config.classes), config.seed)
         self.method = registry.create(config.method, self.config.options, self.task)
         self._local_only = Local(self.task, Options())

@@ -29,9 +29,9 @@ class Plan(BaseModel):
     def toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
 
-    def runs(self) -> list["Run"]:
+    def runs(self) -> list["PlannedRun"]:
         """All runs, seed by seed; names say what differs."""
-        found: dict[str, Run] = {}
+        found: dict[str, PlannedRun] = {}
         for seed in self.seeds:
             for dataset in self.datasets:
                 for schedule in self.schedules or [""]:
@@ -42,7 +42,7 @@ class Plan(BaseModel):
                                 raise UserError(f"two different runs would be named {run.name}; rename one dataset")
         return list(found.values())
 
-    def _run(self, dataset: str, method: str, schedule: str, seed: int, variant: str) -> "Run":
+    def _run(self, dataset: str, method: str, schedule: str, seed: int, variant: str) -> "PlannedRun":
         own = self.variants.get(variant, {})
         values: dict[str, Any] = {**self.set, **own, "dataset": dataset, "method": method, "seed": seed}
         values["options"] = {**self.set.get("options", {}), **own.get("options", {})}
@@ -54,11 +54,11 @@ class Plan(BaseModel):
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         stem = f"{Path(dataset).stem}-{method}-{config.schedule}-seed{seed}"
-        return Run(f"{stem}-{variant}" if variant else stem, config, variant)
+        return PlannedRun(f"{stem}-{variant}" if variant else stem, config, variant)
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One run of a plan; `name` is also its folder."""
 
     name: str

@@ -30,7 +30,7 @@ def run(config: Config, out: Path, observers: Sequence[Observer] = ()) -> dict[s
                 f"{out} already holds a run; continue it with `pfeddsh resume {out}` or choose another --out"
             )
         write_text(out / "config.toml", config.toml())
-        return work(bench, out, observers, Checkpoints(out / "state"))
+        return complete(bench, out, observers, Checkpoints(out / "state"))
 
 
 def resume(out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
@@ -42,10 +42,10 @@ def resume(out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
         return finished
     bench = Workbench(build(read(out / "config.toml"), str(out / "config.toml")))
     with locked(out):
-        return work(bench, out, observers, Checkpoints(out / "state"))
+        return complete(bench, out, observers, Checkpoints(out / "state"))
 
 
-def work(bench: Workbench, out: Path, observers: Sequence[Observer], checkpoints: Checkpoints) -> dict[str, Any]:
+def complete(bench: Workbench, out: Path, observers: Sequence[Observer], checkpoints: Checkpoints) -> dict[str, Any]:
     """From the checkpoints to results.json; the caller holds the folder's lock."""
     config, fingerprint = bench.config, bench.dataset.fingerprint
     with one_thread():

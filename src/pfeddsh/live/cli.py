@@ -127,7 +127,7 @@ def federation(
     demonstrate(folder, rounds, console)
 
 
-def _until_interrupted(work: Any) -> None:
+def _until_interrupted(run: Any) -> None:
     """SIGTERM and Ctrl-C end with everything stopped; what was done is on disk."""
     import signal
 
@@ -136,7 +136,7 @@ def _until_interrupted(work: Any) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     try:
-        work()
+        run()
     except KeyboardInterrupt:
         _say("stopped; started again, it continues from here")
         raise typer.Exit(0) from None

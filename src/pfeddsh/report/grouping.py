@@ -126,7 +126,7 @@ def _number(text: str) -> float:
         return 0.0
 
 
-def arrange(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
+def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     """Groups in reading order, and what a reader must be warned of."""
     problems: list[str] = []
     gathered: dict[tuple[Setting, tuple[int, ...], Variant], dict[int, Run]] = {}

@@ -11,13 +11,13 @@ from typing import Any
 from pfeddsh.federation.engines import Reply
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.workbench import CONTROL, Call
-from pfeddsh.live.coordinator.admission import Reception
-from pfeddsh.live.coordinator.catch_up import Errands
+from pfeddsh.live.coordinator.admission import Admission
+from pfeddsh.live.coordinator.catch_up import CatchUp
 from pfeddsh.live.coordinator.config import LiveConfig
 from pfeddsh.live.coordinator.engine import LiveBench, LiveEngine
 from pfeddsh.live.coordinator.offers import Offers
-from pfeddsh.live.coordinator.screening import Discipline, check_facts
-from pfeddsh.live.coordinator.status_file import Board
+from pfeddsh.live.coordinator.screening import Screening, check_facts
+from pfeddsh.live.coordinator.status_file import StatusFile
 from pfeddsh.live.exchange import Absent, Exchange
 from pfeddsh.messages import BadMessage, Memory, Message, Record, check
 from pfeddsh.results.ledger import Ledger
@@ -34,13 +34,13 @@ class LiveFederation(Federation):
     """A federation whose steps open when newcomers have come."""
 
     def __init__(
-        self, config: LiveConfig, bench: LiveBench, engine: LiveEngine, exchange: Exchange, reception: Reception,
-        checkpoints: Checkpoints, offers: Offers, board: Board,
+        self, config: LiveConfig, bench: LiveBench, engine: LiveEngine, exchange: Exchange, admission: Admission,
+        checkpoints: Checkpoints, offers: Offers, status: StatusFile,
     ) -> None:  # fmt: skip
-        self.config, self.exchange, self.reception = config, exchange, reception
-        self.offers, self.board = offers, board
-        self.discipline = Discipline(config)
-        self.errands = Errands(offers, self._call, self._online, lambda client: self._served([client])[client])
+        self.config, self.exchange, self.admission = config, exchange, admission
+        self.offers, self.status = offers, status
+        self.screening = Screening(config)
+        self.catch_up = CatchUp(offers, self._call, self._online, lambda client: self._served([client])[client])
         self.late: dict[int, Message] = {}  # reports of clients that have settled since, not yet recorded
         self.missing: dict[int, str] = {}  # who did not answer the last question, and why
         self.unreadable: dict[int, str] = {}
@@ -61,8 +61,8 @@ class LiveFederation(Federation):
                 continue
             step, done = step + 1, 0
         self._phase("offering", step - 1)
-        while self.errands.left():
-            self._run_errands()
+        while self.catch_up.left():
+            self._catch_up()
             time.sleep(PAUSE)
         self._phase("done", step - 1)
         return self.ledger
@@ -74,22 +74,22 @@ class LiveFederation(Federation):
         self._phase("waiting", step)
         seen: set[str] = set()
         while True:
-            waiting = self.reception.waiting()
+            waiting = self.admission.waiting()
             if set(waiting) != seen:
                 seen = set(waiting)
                 self._show()
             if len(waiting) >= self.config.batch_min or max(waiting.values(), default=-1.0) >= self.config.batch_wait:
                 break
-            self._run_errands()
+            self._catch_up()
             time.sleep(PAUSE)
-        batch = self.reception.take(list(waiting))
+        batch = self.admission.take(list(waiting))
         self._grow(batch)
         self._tell("batch", {"step": step, "clients": [self._name(k) for k in batch]})
 
     def _grow(self, batch: tuple[int, ...] = ()) -> None:
         """Make room in the ledger for a new batch."""
         if batch:
-            self.bench.plan.taken.append(batch)  # type: ignore[attr-defined]  # a LivePlan
+            self.bench.plan.taken.append(batch)  # type: ignore[attr-defined]  # a LiveSchedule
         ledger, clients = self.ledger, self.plan.clients
         ledger.batch = [next(t for t in self.plan.steps if k in self.plan.batch(t)) for k in range(clients)]
         rows = [*ledger.acc, *ledger.before, ledger.local, *getattr(ledger, "zero_shot", [])]
@@ -98,10 +98,10 @@ class LiveFederation(Federation):
 
     def _dismiss(self) -> None:
         """Nothing has begun yet: the next newcomers are the first batch."""
-        self.reception.dismiss(self.plan.batch(1))
+        self.admission.dismiss(self.plan.batch(1))
         self.bench.plan.taken.clear()  # type: ignore[attr-defined]
         self.ledger = Ledger(self.plan)
-        self.board.refusals.clear()
+        self.status.refusals.clear()
 
     def _open(self, step: int) -> None:
         self._phase("training", step)
@@ -109,7 +109,7 @@ class LiveFederation(Federation):
         missing, unreadable = self.cardless
         for client, reason in missing.items():
             self.ledger.turn_away(client, f"gave no card: {reason}")
-            self.reception.release(client)
+            self.admission.release(client)
             self._tell("absent", {"step": step, "client": client, "reason": reason})
         for client, reason in unreadable.items():
             self.ledger.turn_away(client, f"card refused: {reason}")
@@ -119,15 +119,15 @@ class LiveFederation(Federation):
     def _train(self, step: int, round: int) -> dict[str, Record]:
         """A round counts if enough answered well, or nobody is missing; else it is repeated, which costs little."""
         while True:
-            gone = self.board.revoked()
-            for client in (c.id for c in self.reception.registry.clients if c.key in gone):
+            gone = self.status.revoked()
+            for client in (c.id for c in self.admission.roster.clients if c.key in gone):
                 self.ledger.turn_away(client, "revoked")
                 self.offers.drop(client)
             recorded = super()._train(step, round)
             facts = recorded["facts"].facts
             facts["refused"] |= {str(k): reason for k, reason in self.unreadable.items()}
             facts["absent"] = {str(k): reason for k, reason in self.missing.items()}
-            self.discipline.bound(recorded)
+            self.screening.bound(recorded)
             good = sum(key.startswith("upload/") for key in recorded)
             if good >= self.config.min_cohort or not facts["absent"]:
                 return recorded
@@ -168,12 +168,12 @@ class LiveFederation(Federation):
         if job == "card":
             self.cardless = self.missing, self.unreadable
         elif job == "settle":
-            self.errands.unsettled |= dict.fromkeys([*self.missing, *self.unreadable], step)
+            self.catch_up.unsettled |= dict.fromkeys([*self.missing, *self.unreadable], step)
             for client, report in self.late.items():
                 self.method.keep_report(self.state, client, report)
             self.late = {}
         elif job == "keep":
-            self.errands.unsettled |= dict.fromkeys([*self.missing, *self.unreadable], step)
+            self.catch_up.unsettled |= dict.fromkeys([*self.missing, *self.unreadable], step)
         for client, (message, _) in replies:
             if job == "receive":
                 self.offers.answer(step, client, message.facts["accepted"])
@@ -185,7 +185,7 @@ class LiveFederation(Federation):
         self.missing, self.unreadable = {}, {}
         futures = {k: self._call(job, step, k, message, round) for k, message in messages.items()}
         while job == "local" and wait(futures.values(), timeout=PAUSE).not_done:
-            self._run_errands()  # rounds are long
+            self._catch_up()  # rounds are long
         replies = []
         for client, future in futures.items():
             try:
@@ -217,31 +217,31 @@ class LiveFederation(Federation):
 
     # For those who were away
 
-    def _run_errands(self) -> None:
+    def _catch_up(self) -> None:
         """End steps and hand over offers to clients that are online again; measure those that have answered."""
         self.exchange.check()
-        for job, client, step, reply in self.errands.run():
+        for job, client, step, reply in self.catch_up.run():
             if job == "settle":
                 self._settled(client, step, reply)
                 if self.bench.config.existing != "follow":
-                    self.errands.ask("keep", client, step)
+                    self.catch_up.ask("keep", client, step)
             elif job == "receive":
                 if self.offers.answer(step, client, reply.facts["accepted"]):
                     self._tell("offer", {"step": step, "client": client, "accepted": reply.facts["accepted"]})
-                    self.errands.ask("score", client, step)
+                    self.catch_up.ask("score", client, step)
             elif job == "score" and step <= len(self.ledger.acc):
                 self.ledger.acc[step - 1][client] = 100.0 * reply.facts["correct"]["acc"] / reply.facts["count"]
                 self._show()
 
     def _hear_the_late(self) -> None:
         """Whoever is back by the end of this step, and still owes the report of its own, counts from now on."""
-        self._run_errands()
-        wait(self.errands.under_way("settle"), timeout=self.config.round_timeout)
-        self._run_errands()
+        self._catch_up()
+        wait(self.catch_up.under_way("settle"), timeout=self.config.round_timeout)
+        self._catch_up()
 
     def _settled(self, client: int, step: int, report: Message) -> None:
         """A late report counts from the end of the step under way, where it is recorded."""
-        del self.errands.unsettled[client]
+        del self.catch_up.unsettled[client]
         try:
             check(report, self.method.expected_report())
             self.late[client] = report
@@ -254,50 +254,50 @@ class LiveFederation(Federation):
     # Telling
 
     def _name(self, client: int) -> str:
-        return self.reception.registry.clients[client].name
+        return self.admission.roster.clients[client].name
 
     def _online(self, client: int) -> bool:
-        return self.reception.node_of(self.reception.registry.clients[client].key) is not None
+        return self.admission.node_of(self.admission.roster.clients[client].key) is not None
 
     def _phase(self, phase: str, step: int) -> None:
-        self.board.phase, self.board.step, self.board.eta = phase, step, None
-        self.board.round, self.board.rounds = 0, self.plan.rounds(step)
+        self.status.phase, self.status.step, self.status.eta = phase, step, None
+        self.status.round, self.status.rounds = 0, self.plan.rounds(step)
         self._show()
 
     def _tell(self, kind: str, facts: dict[str, Any]) -> None:
         if kind == "round":
-            board, rounds = self.board, self.plan.rounds(facts["step"])
-            board.step, board.round, board.rounds = facts["step"], facts["round"] + 1, rounds
-            board.eta = facts["seconds"] * (rounds - board.round)
-            board.phase = "training" if board.round < rounds else "replaying"
-            for client in self.discipline.note(facts):
-                strikes = self.discipline.strikes[client]
+            status, rounds = self.status, self.plan.rounds(facts["step"])
+            status.step, status.round, status.rounds = facts["step"], facts["round"] + 1, rounds
+            status.eta = facts["seconds"] * (rounds - status.round)
+            status.phase = "training" if status.round < rounds else "replaying"
+            for client in self.screening.note(facts):
+                strikes = self.screening.strikes[client]
                 self.ledger.turn_away(client, f"quarantined after {strikes} refused replies in a row")
                 self.offers.drop(client)
                 super()._tell("quarantine", {"step": facts["step"], "round": facts["round"], "client": client})
         elif kind == "refused":
             client = facts["client"]
-            self.board.refuse(self._name(client), facts["reason"])
-            self.board.refusals[client] = self.board.refusals.get(client, 0) + 1
+            self.status.refuse(self._name(client), facts["reason"])
+            self.status.refusals[client] = self.status.refusals.get(client, 0) + 1
         super()._tell(kind, facts)
         self._show()
 
     def _show(self) -> None:
-        self.board.show(self.ledger)
+        self.status.show(self.ledger)
 
     # Checkpoints
 
     def _parts(self) -> dict[str, Record]:
-        own = {"unsettled": self.errands.unsettled, "refusals": self.board.refusals}
+        own = {"unsettled": self.catch_up.unsettled, "refusals": self.status.refusals}
         noted = {name: _noted(about) for name, about in own.items()}
         late = {f"late/{client}": report for client, report in self.late.items()}
-        return {**super()._parts(), **noted, **late, "discipline": self.discipline.save()}
+        return {**super()._parts(), **noted, **late, "screening": self.screening.save()}
 
     def _adopt(self, parts: dict[str, Record]) -> None:
         super()._adopt(parts)
-        self.discipline.adopt(parts["discipline"])
-        self.errands.unsettled, self.late = _by_client(parts["unsettled"]), _late(parts)
-        self.board.refusals = _by_client(parts["refusals"])
+        self.screening.adopt(parts["screening"])
+        self.catch_up.unsettled, self.late = _by_client(parts["unsettled"]), _late(parts)
+        self.status.refusals = _by_client(parts["refusals"])
 
 
 def _noted(about: Mapping[int, int | str]) -> Record:

@@ -25,7 +25,7 @@ def check_facts(job: str, reply: Message) -> None:
             raise BadMessage(f"a score of {told} in {count}")
 
 
-class Discipline:
+class Screening:
     """Strikes against clients, and the lengths of the step's last uploads."""
 
     def __init__(self, config: LiveConfig) -> None:
