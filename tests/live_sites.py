@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pfeddsh.data.datasets import load
 from pfeddsh.data.partition import partition
+from pfeddsh.federation.clients import Simulated
 from pfeddsh.federation.engines import Serial
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread
@@ -88,14 +89,15 @@ def simulate(
 ) -> Federation:
     """The same federation with the serial engine; `absent` names (step, round, client) whose uploads do not count."""
 
-    class WithoutThose(Federation):
-        def _everyone(self, job, messages, step, round=0):  # type: ignore[no-untyped-def]
-            replies = super()._everyone(job, messages, step, round)
+    class WithoutThose(Simulated):
+        def ask(self, job, messages, memories, step, round):  # type: ignore[no-untyped-def]
+            replies = super().ask(job, messages, memories, step, round)
             lost = {k for k, _ in replies if job == "local" and (step, round, k) in absent}
             return [(k, (Message(), memory) if k in lost else (reply, memory)) for k, (reply, memory) in replies]
 
     bench = SimulatedSites(config, batches, paths)
-    run = WithoutThose(bench, Serial(bench), Checkpoints(folder), [])
+    engine = Serial(bench)
+    run = Federation(bench, engine, Checkpoints(folder), [], WithoutThose(bench, engine))
     with one_thread():
         run.run()
     return run

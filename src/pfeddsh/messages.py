@@ -104,13 +104,27 @@ def check(message: Message, like: Message) -> None:
             raise BadMessage(f"fact {name} is {value!r}, expected a number, at least {expected}")
 
 
+Parts = dict[str, Record]  # what one file holds: records by name, such as `state` or, for a client's own, `memory/3`
+
+
+def per_client(name: str, records: Mapping[int, Record]) -> Parts:
+    """One record for each of several clients, as parts of a file."""
+    return {f"{name}/{client}": record for client, record in records.items()}
+
+
+def by_client(parts: Mapping[str, Record], name: str) -> dict[int, Record]:
+    """What `per_client` has put there under this name."""
+    found = ((key.partition("/"), part) for key, part in parts.items())
+    return {int(client): part for (kind, slash, client), part in found if slash and kind == name}
+
+
 def bundle(parts: Mapping[str, Record]) -> Record:
     """Several records as one, for a file: `{"state": s, "memory/3": m}` keeps every name under its prefix."""
     tensors = {f"{key}:{name}": tensor for key, part in parts.items() for name, tensor in part.tensors.items()}
     return Record(tensors, {key: part.facts for key, part in parts.items()})
 
 
-def unbundle(record: Record) -> dict[str, Record]:
+def unbundle(record: Record) -> Parts:
     parts = {key: Record(facts=facts) for key, facts in record.facts.items()}
     for path, tensor in record.tensors.items():
         key, _, name = path.partition(":")

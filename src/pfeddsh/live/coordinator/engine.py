@@ -21,6 +21,8 @@ ROOM = 1 << 20  # bytes by which a reply may exceed twice what was sent
 class LiveBench(Workbench):
     """A workbench without data: that of the coordinator."""
 
+    plan: LiveSchedule
+
     def __init__(self, config: LiveConfig, taken: list[tuple[int, ...]]) -> None:
         self.config = config.training()
         self.plan = LiveSchedule.create(self.config, taken)

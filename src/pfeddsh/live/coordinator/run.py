@@ -59,7 +59,7 @@ def coordinate(folder: Path, transport: Transport, authenticated: bool) -> None:
             _let_everyone_in(admission, exchange)
             checkpoints = Checkpoints(state)
             federation = LiveFederation(config, bench, engine, exchange, admission, checkpoints, offers, status)
-            federation.observers.append(EventLog(folder / "events.jsonl", federation.moment))
+            federation.loop.observers.append(EventLog(folder / "events.jsonl", federation.loop.moment))
             ledger = federation.run()
         finally:
             engine.close()

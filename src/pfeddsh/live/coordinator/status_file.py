@@ -27,8 +27,19 @@ class StatusFile:
         self.refused: deque[dict[str, str]] = deque(maxlen=50)
         self.refusals: dict[int, int] = {}  # replies refused, by client
 
-    def refuse(self, name: str, reason: str) -> None:
+    def begin(self, phase: str, step: int, rounds: int) -> None:
+        self.phase, self.step, self.round, self.rounds, self.eta = phase, step, 0, rounds, None
+
+    def round_done(self, facts: dict[str, Any], rounds: int) -> None:
+        self.step, self.round, self.rounds = facts["step"], facts["round"] + 1, rounds
+        self.eta = facts["seconds"] * (rounds - self.round)
+        self.phase = "training" if self.round < rounds else "replaying"
+
+    def refuse(self, name: str, reason: str, client: int | None = None) -> None:
+        """Note a refusal; those of clients that were taken in are counted."""
         self.refused.append({"time": now(), "client": name, "reason": reason})
+        if client is not None:
+            self.refusals[client] = self.refusals.get(client, 0) + 1
 
     def show(self, ledger: Ledger) -> None:
         self.refused += self._watcher.new()
