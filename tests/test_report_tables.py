@@ -10,7 +10,6 @@ from fabricate import NEW, results, write
 from scipy.stats import wilcoxon
 
 from pfeddsh.compare.plan import make
-from pfeddsh.config import read
 from pfeddsh.report import paired, table, tables, writers
 from pfeddsh.report.grouping import group_runs
 from pfeddsh.report.measures import Spread
@@ -18,6 +17,7 @@ from pfeddsh.report.paired import compare, signed_rank
 from pfeddsh.report.read import gather
 from pfeddsh.report.summary import sentences
 from pfeddsh.results.metrics import summary
+from pfeddsh.values import read
 
 METHODS = ("fedavg", "fedper", "pfeddsh")
 SEEDS = (0, 1, 2)

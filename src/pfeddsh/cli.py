@@ -14,11 +14,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from pfeddsh.compare import cli as compare_cli
-from pfeddsh.config import build, override, read
+from pfeddsh.config import build
 from pfeddsh.errors import UserError
 from pfeddsh.live import cli as live_cli
 from pfeddsh.live import edge_cli
 from pfeddsh.report import cli as report_cli
+from pfeddsh.values import override, read
 
 app = typer.Typer(
     no_args_is_help=True,

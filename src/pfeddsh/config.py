@@ -1,15 +1,15 @@
 """The complete description of a run: what a TOML file, the command line and Python all turn into."""
 
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pfeddsh.errors import UserError, unknown
+from pfeddsh.errors import UserError
 from pfeddsh.mechanisms.guard import Evidence, Existing
 from pfeddsh.schedule import Sampling, Schedule, parse
+from pfeddsh.values import checked
 
 DEMO: dict[str, Any] = {
     "schedule": "30+2x5",
@@ -116,43 +116,4 @@ class Config(BaseModel):
 
 def build(values: dict[str, Any], where: str = "configuration") -> Config:
     """A checked configuration, or an error that names each wrong key and the nearest valid one."""
-    for key in values:
-        if key not in Config.model_fields:
-            raise UserError(f"{where}: {unknown('key', key, Config.model_fields)}")
-    try:
-        return Config(**values)
-    except ValidationError as error:
-        lines = [f"{'.'.join(str(p) for p in e['loc']) or 'value'}: {e['msg']}" for e in error.errors()]
-        raise UserError(f"{where}: " + "; ".join(lines)) from None
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The values of a TOML file."""
-    try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from None
-
-
-def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """Apply `key=value` and `options.key=value` from the command line; values are TOML, bare words are strings."""
-    result = dict(values)
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals:
-            raise UserError(f"--set {assignment}: write key=value")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text
-        group, dot, name = key.strip().partition(".")
-        if dot and group == "options":
-            options = result.get("options", {})
-            result["options"] = {**options, name: value} if isinstance(options, dict) else options
-        else:
-            result[key.strip()] = value
-    return result
+    return checked(Config, values, where)

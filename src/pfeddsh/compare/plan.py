@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pfeddsh.config import Config, build
-from pfeddsh.errors import UserError, unknown
+from pfeddsh.errors import UserError
+from pfeddsh.values import checked
 
 AXES = {"datasets": "dataset", "methods": "method", "schedules": "schedule", "seeds": "seed"}
 
@@ -68,14 +69,7 @@ class PlannedRun:
 
 def make(values: dict[str, Any], where: str = "plan") -> Plan:
     """A checked plan, or an error that names what is wrong and the nearest valid name."""
-    for key in values:
-        if key not in Plan.model_fields:
-            raise UserError(f"{where}: {unknown('key', key, Plan.model_fields)}; other keys of a run go under [set]")
-    try:
-        plan = Plan(**values)
-    except ValidationError as error:
-        lines = [f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors()]
-        raise UserError(f"{where}: " + "; ".join(lines)) from None
+    plan = checked(Plan, values, where, hint="; other keys of a run go under [set]")
     for name, keys in {"[set]": plan.set, **{f"variant {name}": keys for name, keys in plan.variants.items()}}.items():
         if own := keys.keys() & set(AXES.values()):
             axes = {single: plural for plural, single in AXES.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pfeddsh.config import Config, build, read
+from pfeddsh.config import Config, build
 from pfeddsh.errors import UserError
 from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation
@@ -18,6 +18,7 @@ from pfeddsh.federation.workbench import Workbench
 from pfeddsh.storage import controls
 from pfeddsh.storage.checkpoint import Checkpoints
 from pfeddsh.storage.files import locked, write_text
+from pfeddsh.values import read
 
 
 def run(config: Config, out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:

@@ -46,9 +46,9 @@ def serve(
 
     Example: `pfeddsh serve hospital --classes normal,pneumonia --batch-min 3 --batch-wait 86400`
     """
-    from pfeddsh.config import override, read
     from pfeddsh.live.coordinator.config import build, save
     from pfeddsh.live.coordinator.page import serve_page
+    from pfeddsh.values import override, read
 
     with _flower():
         from pfeddsh.live.coordinator.serve import Server

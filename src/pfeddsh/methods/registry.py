@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
-from pfeddsh.errors import UserError, unknown
+from pfeddsh.errors import unknown
 from pfeddsh.mechanisms.guard import Existing
 from pfeddsh.methods.base import Method, Task
 from pfeddsh.methods.central import Central
@@ -24,6 +22,7 @@ from pfeddsh.methods.odpfl_hn import ODPFLHN
 from pfeddsh.methods.pefll import PeFLL
 from pfeddsh.methods.pfeddsh import PFedDSH
 from pfeddsh.methods.pfedhn import PFedHN
+from pfeddsh.values import checked
 
 
 @dataclass(frozen=True)
@@ -38,15 +37,7 @@ class Entry:
 
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The complete settings: defaults, then the preset, then what the user gave."""
-        fields = self.method.Settings.model_fields
-        for key in given:
-            if key not in fields:
-                raise UserError(f"options: {unknown('setting', key, fields)}")
-        try:
-            return self.method.Settings(**{**self.preset, **given}).model_dump(mode="json")
-        except ValidationError as error:
-            lines = [f"options.{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors()]
-            raise UserError("; ".join(lines)) from None
+        return checked(self.method.Settings, {**self.preset, **given}, "options", "setting").model_dump(mode="json")
 
 
 FIRST = {"common_rate": 0, "rate": 0.7, "bias_rate": 0.3}  # the hypernetwork carries everything, as in the paper
