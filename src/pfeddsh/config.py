@@ -11,6 +11,9 @@ from pfeddsh.mechanisms.guard import Evidence, Existing
 from pfeddsh.schedule import Sampling, Schedule, parse
 from pfeddsh.values import checked
 
+# Keys that are no part of the protocol: results tell them on their own, or do not depend on them.
+APART = frozenset({"dataset", "method", "schedule", "seed", "options", "engine", "workers", "data_dir"})
+
 DEMO: dict[str, Any] = {
     "schedule": "30+2x5",
     "alpha": 0.3,
@@ -19,11 +22,6 @@ DEMO: dict[str, Any] = {
     "sample_fraction": 0.1,
     "lr": 0.05,
 }
-
-PROTOCOL = (
-    "partition", "alpha", "rounds_first", "rounds_later", "sample_fraction", "local_epochs", "lr", "momentum",
-    "batch_size", "later", "existing", "evidence", "hold_out", "sampling",
-)  # fmt: skip
 
 
 class Config(BaseModel):
@@ -106,7 +104,7 @@ class Config(BaseModel):
 
     def protocol(self) -> dict[str, Any]:
         """What results depend on besides dataset, method, schedule, seed and the method's settings."""
-        return {name: getattr(self, name) for name in PROTOCOL}
+        return {name: getattr(self, name) for name in type(self).model_fields if name not in APART}
 
     def toml(self) -> str:
         values = self.model_dump(mode="json", exclude_none=True)

@@ -1,9 +1,10 @@
 """What the state of a run depends on, moment by moment: runs that agree in that can share it.
 
-A run is cut at its stops: when the rounds of step 1 are done, then after every step. The key of a stop is a hash of
-exactly what the state there depends on: the code, the data, the protocol and the schedule up to that step, the method's
-class and its settings (for the rounds of step 1 only those that act there). Names of methods, engines, workers and
-folders do not count. Before step 1 is closed there are no accuracies yet, so what closes a step may still differ.
+A run is cut at its stops: when the rounds of step 1 are done, then after every step. The key of a stop is a hash of all
+that the state there may depend on: the code, the data, the schedule up to that step, the method's class and settings
+(for the rounds of step 1 only those that act there), and every other key of the configuration that is not known to make
+no difference, as engines, workers and folders are. Before step 1 is closed there are no accuracies yet, so what closes
+a step may still differ.
 """
 
 import hashlib
@@ -20,10 +21,10 @@ import pfeddsh
 from pfeddsh.config import Config
 from pfeddsh.methods import registry
 from pfeddsh.storage.checkpoint import Moment
-from pfeddsh.storage.controls import FIELDS
+from pfeddsh.storage.controls import relevant
 
-FRONT = ("__init__.py", "__main__.py", "cli.py", "progress.py")  # what a state cannot depend on
-FOLDERS = ("data", "federation", "methods", "models", "results")
+# What a state cannot depend on, in the code and, but for what `_stop` names itself, in the configuration.
+FRONT = ("__init__.py", "__main__.py", "cli.py", "progress.py", "compare", "live", "report", "tracking")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def stops(config: Config, fingerprint: str) -> list[Stop]:
 def _stop(config: Config, fingerprint: str, moment: Moment, rounds: int) -> Stop:
     step, closed = (moment[0] - 1, True) if moment[1] == 0 else (moment[0], False)
     plan, method = config.plan(), registry.find(config.method).method
-    protocol = {name: getattr(config, name) for name in FIELDS if name != "seed"}
+    protocol = {name: value for name, value in relevant(config).items() if name != "seed"}
     if step == 1:
         del protocol["rounds_later"]
     depends = [
@@ -72,8 +73,7 @@ def _hash(content: Sequence[Any]) -> str:
 def code() -> str:
     """A digest of the code that computes states: whoever edits a method must not meet its old states again."""
     root = Path(pfeddsh.__file__).parent
-    sources = [path for path in root.glob("*.py") if path.name not in FRONT]
-    sources += [path for folder in FOLDERS for path in (root / folder).glob("**/*.py")]
+    sources = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in FRONT]
     sha = hashlib.sha256(torch.__version__.encode())
     for path in sorted(sources):
         sha.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
