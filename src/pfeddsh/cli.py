@@ -55,7 +55,7 @@ def _config(file: Path | None, assignments: list[str] | None, **given: Any) -> A
 def run(
     file: ConfigFile = None,
     dataset: Dataset = None,
-    method: Annotated[str | None, typer.Option(help="see `pfeddsh methods`")] = None,
+    method: Annotated[str | None, typer.Option(help="see `pfeddsh methods`; your own: package.module:Class")] = None,
     schedule: Schedule = None,
     seed: Seed = None,
     data_dir: DataDir = None,
@@ -74,7 +74,7 @@ def run(
     from pfeddsh.tracking import tracking
 
     config = _config(file, set_, dataset=dataset, method=method, schedule=schedule, seed=seed, data_dir=data_dir)
-    stem = f"{config.method}-{Path(config.dataset).stem}-{config.schedule}-seed{config.seed}"
+    stem = f"{config.method.replace(':', '.')}-{Path(config.dataset).stem}-{config.schedule}-seed{config.seed}"
     out = out or Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     with (
         _resumable(out),
@@ -129,10 +129,15 @@ def _finish(results: dict[str, Any], out: Path) -> None:
 @app.command()
 def methods() -> None:
     """List the methods and their settings."""
-    from pfeddsh.methods.registry import METHODS
+    from pfeddsh.methods.registry import METHODS, find, offered
 
     view = Table("method", "what it is", "settings (--set options.NAME=VALUE)")
-    for name, entry in METHODS.items():
+    for name in [*METHODS, *offered()]:
+        try:
+            entry = find(name)
+        except UserError as error:  # of an installed package that is broken
+            view.add_row(name, escape(str(error)), "")
+            continue
         settings = entry.preset or entry.options({})
         view.add_row(name, entry.summary, "\n".join(f"{k} = {v}" for k, v in settings.items() if v is not None))
     console.print(view)

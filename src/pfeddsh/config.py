@@ -6,6 +6,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from pfeddsh import plugins
 from pfeddsh.errors import UserError
 from pfeddsh.mechanisms.guard import Evidence, Existing
 from pfeddsh.schedule import Sampling, Schedule, parse
@@ -30,7 +31,7 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     dataset: str = Field("digits", description="a known name, a folder of class folders, or an .npz file")
-    method: str = Field("pfeddsh", description="see `pfeddsh methods`")
+    method: str = Field("pfeddsh", description="see `pfeddsh methods`; or an own one, as package.module:Class")
     schedule: str = Field("80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2")
     seed: int = Field(0, ge=0)
     partition: str = Field("dirichlet", description="dirichlet, iid, or classes=k")
@@ -71,7 +72,11 @@ class Config(BaseModel):
     @classmethod
     def _defaults(cls, values: Any) -> Any:
         """Presets of the method and the small protocol of the digits fill in what is not given."""
-        if not isinstance(values, dict) or not isinstance(values.get("method", ""), str):
+        if not isinstance(values, dict):
+            return values
+        if isinstance(values.get("method"), type):
+            values = {**values, "method": plugins.reference(values["method"])}
+        if not isinstance(values.get("method", ""), str):
             return values
         if not isinstance(values.get("options", {}), dict):
             return values
@@ -90,6 +95,10 @@ class Config(BaseModel):
             raise UserError("evidence = held-out: no images are set aside; say how many, for instance hold_out = 0.1")
         from pfeddsh.methods import registry
 
+        if self.engine == "pool" and self.method.startswith(f"{plugins.MAIN}:"):
+            name = self.method.partition(":")[2]
+            where = "the script or notebook that is running, which worker processes cannot import"
+            raise UserError(f"{name} is of {where}; {plugins.ADVICE.format(name=name)}, or use engine='serial'")
         if self.later == "frozen-head" and registry.find(self.method).method.whole_only:
             raise UserError(f"later = frozen-head: {self.method} has a training of its own, of the whole model")
         if self.options.get("finetune") and self.existing == "follow":

@@ -20,6 +20,7 @@ import torch
 import pfeddsh
 from pfeddsh.config import Config
 from pfeddsh.methods import registry
+from pfeddsh.plugins import source
 from pfeddsh.storage.checkpoint import Moment
 from pfeddsh.storage.controls import relevant
 
@@ -62,7 +63,13 @@ def _stop(config: Config, fingerprint: str, moment: Moment, rounds: int) -> Stop
         [config.later, config.evidence] if step > 1 else None,
         method.__module__, method.__qualname__, config.options if closed else method.first_rounds(config.options),
     ]  # fmt: skip
-    return Stop(moment, rounds, _hash([*depends, config.seed, code()]), _hash(depends))
+    return Stop(moment, rounds, _hash([*depends, config.seed, code(), _foreign(method)]), _hash(depends))
+
+
+def _foreign(method: type) -> list[str]:
+    """Digests of the user's own code in a method."""
+    packages = {base: base.__module__.partition(".")[0] for base in method.__mro__}
+    return [source(base) for base, package in packages.items() if package not in ("pfeddsh", "builtins")]
 
 
 def _hash(content: Sequence[Any]) -> str:

@@ -54,7 +54,7 @@ class Plan(BaseModel):
             config = build(values, "keys")
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
-        stem = f"{Path(dataset).stem}-{method}-{config.schedule}-seed{seed}"
+        stem = f"{Path(dataset).stem}-{method.replace(':', '.')}-{config.schedule}-seed{seed}"
         return PlannedRun(f"{stem}-{variant}" if variant else stem, config, variant)
 
 

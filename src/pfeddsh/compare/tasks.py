@@ -14,6 +14,7 @@ from pfeddsh.compare.keys import Stop, code, stops
 from pfeddsh.compare.plan import PlannedRun
 from pfeddsh.data.datasets import load
 from pfeddsh.data.store import cache_root
+from pfeddsh.plugins import python_path
 from pfeddsh.schedule import Schedule
 from pfeddsh.storage import controls
 
@@ -80,7 +81,7 @@ def tasks(
     runs: Sequence[PlannedRun], data: Mapping[str, str], out: Path, cache: StepCache, keep_states: bool
 ) -> list[ProcessTask]:
     """Everything left to do, in the order in which to start: seed by seed, controls first, then the longest runs."""
-    environment = {"PFEDDSH_CACHE": str(cache_root())}
+    environment = {"PFEDDSH_CACHE": str(cache_root()), "PYTHONPATH": python_path()}
     environment |= {name: os.environ[name] for name in ("PFEDDSH_DATA",) if name in os.environ}
     common: dict[str, Any] = {
         "out": out, "folder": Path.cwd(), "environment": environment, "code": code(), "limit": cache.limit

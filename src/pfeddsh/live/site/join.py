@@ -28,6 +28,7 @@ class SiteConfig(BaseModel):
     data: str = Field(description="a folder of class folders, or an .npz file")
     server: str = Field("127.0.0.1:9092", description="host:port of the coordinator")
     insecure: bool = Field(False, description="no TLS, no keys; loopback only")
+    allow: tuple[str, ...] = Field((), description="methods that are not pfeddsh's which this site is willing to run")
 
     @staticmethod
     def load(home: Path) -> "SiteConfig":
