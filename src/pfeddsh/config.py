@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pfeddsh import plugins
 from pfeddsh.errors import UserError
 from pfeddsh.mechanisms.guard import Evidence, Existing
+from pfeddsh.methods import registry
 from pfeddsh.schedule import Sampling, Schedule, parse
 from pfeddsh.values import checked
 
@@ -81,8 +82,6 @@ class Config(BaseModel):
         if not isinstance(values.get("options", {}), dict):
             return values
         values = (DEMO if values.get("dataset", "digits") == "digits" else {}) | values
-        from pfeddsh.methods import registry  # the registry imports the methods, which need not know the config
-
         entry = registry.find(values.get("method", "pfeddsh"))
         values.setdefault("later", entry.later)
         values.setdefault("existing", entry.existing)
@@ -93,8 +92,6 @@ class Config(BaseModel):
         parse(self.schedule)
         if self.evidence == "held-out" and self.hold_out == 0:
             raise UserError("evidence = held-out: no images are set aside; say how many, for instance hold_out = 0.1")
-        from pfeddsh.methods import registry
-
         if self.engine == "pool" and self.method.startswith(f"{plugins.MAIN}:"):
             name = self.method.partition(":")[2]
             where = "the script or notebook that is running, which worker processes cannot import"

@@ -7,7 +7,7 @@ nothing, and the same method runs in this process, on a pool, or over a network.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import safetensors.torch
 import torch
@@ -72,6 +72,12 @@ def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 Message = Record
 State = Record
 Memory = Record
+
+
+class Compute(Protocol):
+    """Runs one of the method's server jobs for each message, wherever there is a free core; results in order."""
+
+    def __call__(self, job: str, messages: list[Message]) -> list[Message]: ...
 
 
 class BadMessage(Exception):

@@ -15,8 +15,7 @@ from pfeddsh.federation.clients import Clients, Round, Simulated
 from pfeddsh.federation.engines import Engine, Reply
 from pfeddsh.federation.observers import Observer
 from pfeddsh.federation.workbench import CONTROL, SERVER, Call, Workbench
-from pfeddsh.messages import BadMessage, Memory, Message, Parts, Record, State, by_client, check, per_client
-from pfeddsh.methods.base import Compute
+from pfeddsh.messages import BadMessage, Compute, Memory, Message, Parts, Record, State, by_client, check, per_client
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.results.metrics import Row
 from pfeddsh.storage.checkpoint import Checkpoints, Moment
