@@ -71,6 +71,20 @@ def test_it_can_be_compared(folder):
     assert found[0]["acc"] == found[1]["acc"]
 
 
+@pytest.mark.parametrize("name", ["fedavg-prior", "odpfl_hn", "mine:Mine", "../../code/mine.py:Mine", "/etc/mine.py:M"])
+def test_a_name_becomes_a_file_name_that_stays_in_its_folder(name):
+    made = plugins.file_name(name)
+    assert Path(made).name == made and not made.startswith(".")
+    assert made == name or plugins.is_reference(name)
+
+
+def test_a_file_in_another_folder_runs_on_a_pool(folder):
+    (folder / "work").mkdir()
+    (folder / "mymethod.py").rename(folder / "work" / "my-method.py")
+    results = run(tiny("work/my-method.py:FedPer", engine="pool", schedule="4", rounds_first=2), folder / "run")
+    assert results["acc"]
+
+
 def test_it_can_be_compared_on_ray(folder):
     pytest.importorskip("ray")
     command("compare", "--methods", NAME, "--schedules", "4", *SMALL[2:], "--engine", "ray", "--out", "out")
@@ -142,6 +156,8 @@ BAD = {
     "helped:Method": "helped cannot be imported: ModuleNotFoundError: No module named 'helper'",
     "mymethod:": "write package.module:name",
     "../mymethod:FedPer": "write package.module:name",
+    "nowhere.py:FedPer": "there is no file /.*/nowhere.py",
+    "broken.py:Method": r"broken.py cannot be imported: ZeroDivisionError: .*broken.py, line 1\)",
     "mymethod:Method": "it lacks init, download, local, aggregate",
 }
 

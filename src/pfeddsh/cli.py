@@ -18,6 +18,7 @@ from pfeddsh.config import build
 from pfeddsh.errors import UserError
 from pfeddsh.live import cli as live_cli
 from pfeddsh.live import edge_cli
+from pfeddsh.plugins import file_name
 from pfeddsh.report import cli as report_cli
 from pfeddsh.values import override, read
 
@@ -74,7 +75,7 @@ def run(
     from pfeddsh.tracking import tracking
 
     config = _config(file, set_, dataset=dataset, method=method, schedule=schedule, seed=seed, data_dir=data_dir)
-    stem = f"{config.method.replace(':', '.')}-{Path(config.dataset).stem}-{config.schedule}-seed{config.seed}"
+    stem = f"{file_name(config.method)}-{Path(config.dataset).stem}-{config.schedule}-seed{config.seed}"
     out = out or Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     with (
         _resumable(out),

@@ -110,7 +110,7 @@ class Config(BaseModel):
 
     def protocol(self) -> dict[str, Any]:
         """What results depend on besides dataset, method, schedule, seed and the method's settings."""
-        return {name: getattr(self, name) for name in type(self).model_fields if name not in APART}
+        return self.model_dump(mode="json", exclude=set(APART))
 
     def toml(self) -> str:
         values = self.model_dump(mode="json", exclude_none=True)

@@ -1,4 +1,4 @@
-"""Parts of one's own, by name: `package.module:name` in the current folder or on Python's path, or an entry point.
+"""Parts of one's own, by name: `package.module:name`, `file.py:name`, or an entry point of an installed package.
 
 Every process that needs such a part imports it by that name, so it must live in a module. One that is defined in
 `__main__`, a script or a notebook, exists in that process alone.
@@ -6,6 +6,7 @@ Every process that needs such a part imports it by that name, so it must live in
 
 import hashlib
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -13,7 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pfeddsh.errors import UserError, unknown
@@ -26,6 +29,11 @@ def is_reference(name: str) -> bool:
     return ":" in name
 
 
+def file_name(name: str) -> str:
+    """A name as a part of a file's: `code/mine.py:Mine` has characters that are none."""
+    return re.sub(r"[^\w.+=-]+", ".", name).strip(".")
+
+
 def reference(part: Any) -> str:
     """The name under which other processes find this class or function."""
     name = part.__qualname__
@@ -35,14 +43,18 @@ def reference(part: Any) -> str:
 
 
 def load(kind: str, name: str) -> Any:
-    """What `package.module:name` stands for; `kind` says in errors what was wanted."""
-    module, _, attribute = name.partition(":")
-    if not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
-        raise UserError(f"{kind} {name}: write package.module:name")
+    """What `package.module:name` or `file.py:name` stands for; `kind` says in errors what was wanted."""
+    module, _, attribute = name.rpartition(":")
+    file = module.endswith(".py")
+    parts = attribute.split(".") if file else [*module.split("."), *attribute.split(".")]
+    if not all(part.isidentifier() for part in parts):
+        raise UserError(f"{kind} {name}: write package.module:name or file.py:name")
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.insert(0, here)  # as `python script.py` and `python -m` would have it
+    if file and not Path(module).is_file():
+        raise UserError(f"{kind} {name}: there is no file {Path(module).absolute()}")
     with _importing(kind, name, module):
-        found: Any = import_module(module)
+        found: Any = _import_file(Path(module).resolve()) if file else import_module(module)
     for part in attribute.split("."):
         if not hasattr(found, part):
             if module == MAIN:
@@ -52,6 +64,21 @@ def load(kind: str, name: str) -> Any:
             raise UserError(f"{kind} {name}: {unknown('name', part, public)} (in {module})")
         found = getattr(found, part)
     return found
+
+
+def _import_file(path: Path) -> ModuleType:
+    """A module of this file alone, under a name that is the same in every process."""
+    name = f"pfeddsh_own_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        found = spec_from_file_location(name, path)
+        assert found is not None and found.loader is not None
+        sys.modules[name] = module = module_from_spec(found)
+        try:
+            found.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
 
 
 def offered(group: str) -> dict[str, EntryPoint]:

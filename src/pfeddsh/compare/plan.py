@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pfeddsh.config import Config, build
 from pfeddsh.errors import UserError
+from pfeddsh.plugins import file_name
 from pfeddsh.values import checked
 
 AXES = {"datasets": "dataset", "methods": "method", "schedules": "schedule", "seeds": "seed"}
@@ -54,7 +55,7 @@ class Plan(BaseModel):
             config = build(values, "keys")
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
-        stem = f"{Path(dataset).stem}-{method.replace(':', '.')}-{config.schedule}-seed{seed}"
+        stem = f"{Path(dataset).stem}-{file_name(method)}-{config.schedule}-seed{seed}"
         return PlannedRun(f"{stem}-{variant}" if variant else stem, config, variant)
 
 
