@@ -11,10 +11,10 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from pfeddsh.report.arrange import Cell, Group, arrange
 from tables import NAMES
 
 from pfeddsh.report import growth
+from pfeddsh.report.grouping import Cell, Group, group_runs
 from pfeddsh.report.looks import looks
 from pfeddsh.report.read import gather
 
@@ -74,7 +74,7 @@ def draw_growth(groups: Sequence[Group], out: Path) -> None:
 
 
 def main() -> None:
-    groups, _ = arrange(gather([HERE])[0])
+    groups, _ = group_runs(gather([HERE])[0])
     docs = HERE.parent / "docs"
     draw_first_batch(groups, docs / "first-batch.png")
     draw_growth(groups, docs / "growth.png")

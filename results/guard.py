@@ -9,15 +9,15 @@ import tempfile
 from pathlib import Path
 
 import torch.nn.functional as F
-from pfeddsh.results.checkpoint import Checkpoints
 
-from pfeddsh import guard
 from pfeddsh.config import build
 from pfeddsh.federation.engines import Serial
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Workbench
+from pfeddsh.mechanisms import guard
 from pfeddsh.methods.pfeddsh import PFedDSH
+from pfeddsh.storage.checkpoint import Checkpoints
 
 OFFERS: list[dict] = []
 

@@ -5,9 +5,8 @@
 
 from pathlib import Path
 
-from pfeddsh.report.arrange import Cell, Group, arrange
-
 from pfeddsh.report import measures, tables
+from pfeddsh.report.grouping import Cell, Group, group_runs
 from pfeddsh.report.measures import over_seeds
 from pfeddsh.report.read import gather
 from pfeddsh.report.writers import markdown
@@ -76,7 +75,7 @@ def between(text: str, content: str) -> str:
 
 
 def main() -> None:
-    groups, _ = arrange(gather([HERE])[0])
+    groups, _ = group_runs(gather([HERE])[0])
     cells = {(group.setting.dataset, group.schedule, cell.label): cell for group in groups for cell in group.cells}
     docs = HERE.parent / "docs"
     (docs / "tables.md").write_text(all_tables(groups))

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from pfeddsh.data.datasets import load
 from pfeddsh.data.partition import partition
+from pfeddsh.federation.clients import Simulated
 from pfeddsh.federation.engines import Serial
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Shard, Workbench
 from pfeddsh.live.coordinator.config import LiveConfig, build, save
 from pfeddsh.live.coordinator.run import coordinate
-from pfeddsh.live.coordinator.schedule import LivePlan
+from pfeddsh.live.coordinator.schedule import LiveSchedule
 from pfeddsh.live.site.calls import Site, SiteData
 from pfeddsh.live.site.worker import reply
 from pfeddsh.live.transport import Answer, Node, TransportError
@@ -66,7 +67,7 @@ class SimulatedSites(Workbench):
 
     def __init__(self, config: LiveConfig, batches: list[tuple[int, ...]], paths: list[Path]) -> None:
         self.config = config.training()
-        self.plan = LivePlan.create(self.config, batches)
+        self.plan = LiveSchedule.create(self.config, batches)
         self.task = Task.create(len(config.classes), config.seed)
         self.method = registry.create(config.method, self.config.options, self.task)
         self._local_only = Local(self.task, Options())
@@ -88,14 +89,15 @@ def simulate(
 ) -> Federation:
     """The same federation with the serial engine; `absent` names (step, round, client) whose uploads do not count."""
 
-    class WithoutThose(Federation):
-        def _everyone(self, job, messages, step, round=0):  # type: ignore[no-untyped-def]
-            replies = super()._everyone(job, messages, step, round)
+    class WithoutThose(Simulated):
+        def ask(self, job, messages, memories, step, round):  # type: ignore[no-untyped-def]
+            replies = super().ask(job, messages, memories, step, round)
             lost = {k for k, _ in replies if job == "local" and (step, round, k) in absent}
             return [(k, (Message(), memory) if k in lost else (reply, memory)) for k, (reply, memory) in replies]
 
     bench = SimulatedSites(config, batches, paths)
-    run = WithoutThose(bench, Serial(bench), Checkpoints(folder), [])
+    engine = Serial(bench)
+    run = Federation(bench, engine, Checkpoints(folder), [], WithoutThose(bench, engine))
     with one_thread():
         run.run()
     return run

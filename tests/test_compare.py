@@ -18,7 +18,7 @@ from pfeddsh.compare.job import Job
 from pfeddsh.compare.keys import stops
 from pfeddsh.compare.scheduler import execute
 from pfeddsh.compare.sharing import read_times
-from pfeddsh.compare.tasks import Task
+from pfeddsh.compare.tasks import ProcessTask
 from pfeddsh.data.datasets import load
 from pfeddsh.errors import UserError
 from pfeddsh.storage.checkpoint import Checkpoints
@@ -253,7 +253,7 @@ def played(tmp_path, methods, slots, fails=""):
             name, there = f"{method} {schedule}", stops(tiny(method, schedule=schedule), "data")
             job = Job(kind="run", name=name, out=tmp_path, folder=tmp_path, environment={}, config={}, code="")
             job.keep = [stop.key for stop in there[:2]]
-            found.append(Task(job, there[:1]))
+            found.append(ProcessTask(job, there[:1]))
     cache = StepCache(tmp_path / "steps", 0)
     cache.folder.mkdir()
     engine, codes = Played(slots, cache, fails), {}

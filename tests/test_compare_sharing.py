@@ -10,7 +10,7 @@ from conftest import TINY, assert_same_bits, comparable, events, tiny
 from pfeddsh.compare import process
 from pfeddsh.compare.cache import StepCache, open_cache, parse_size
 from pfeddsh.compare.keys import stops
-from pfeddsh.compare.plan import Run, make
+from pfeddsh.compare.plan import PlannedRun, make
 from pfeddsh.compare.sharing import SharedCheckpoints, read_times
 from pfeddsh.compare.summary import savings
 from pfeddsh.compare.tasks import fingerprints, tasks
@@ -166,7 +166,7 @@ def test_sizes_are_read_as_people_write_them():
 
 def test_the_time_without_sharing_counts_every_step_and_control_as_often_as_it_is_needed(tmp_path, monkeypatch):
     monkeypatch.setenv("PFEDDSH_CACHE", str(tmp_path / "cache"))
-    runs = [Run(name, tiny(name)) for name in ("fedavg", "fedper")]
+    runs = [PlannedRun(name, tiny(name)) for name in ("fedavg", "fedper")]
     controls.complete(runs[0].config, "data", [1], float)
     for seconds in (4.0, 6.0):
         controls.book(runs[0].config, "data", 1, seconds)  # both methods need them: 10 once, 20 alone

@@ -4,8 +4,9 @@ import tomllib
 
 import pytest
 
-from pfeddsh.config import Config, build, override, read
+from pfeddsh.config import Config, build
 from pfeddsh.errors import UserError
+from pfeddsh.values import override, read
 
 
 def test_the_defaults_are_the_papers_protocol():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fabricate import results, write
 
-from pfeddsh.report.grouping import arrange
+from pfeddsh.report.grouping import group_runs
 from pfeddsh.report.read import gather
 
 ROOT = Path(__file__).parents[1]
@@ -18,7 +18,7 @@ def script():
 
 
 def cells(folder):
-    groups, _ = arrange(gather([folder])[0])
+    groups, _ = group_runs(gather([folder])[0])
     return {(group.setting.dataset, group.schedule, cell.label): cell for group in groups for cell in group.cells}
 
 

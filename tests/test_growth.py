@@ -9,7 +9,7 @@ from fabricate import results, write
 from matplotlib.figure import Figure
 
 from pfeddsh.report import growth
-from pfeddsh.report.grouping import arrange
+from pfeddsh.report.grouping import group_runs
 from pfeddsh.report.looks import looks
 from pfeddsh.report.read import gather
 
@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).parents[1] / "results" / "figure.py"
 def groups(tmp_path, *contents):
     for number, content in enumerate(contents):
         write(tmp_path / str(number), content)
-    return arrange(gather([tmp_path])[0])[0]
+    return group_runs(gather([tmp_path])[0])[0]
 
 
 @pytest.mark.parametrize(("schedule", "drawn"), [("8+2", False), ("8+2x1", True), ("2+8", True), ("8", False)])

@@ -7,7 +7,7 @@ import pytest
 from fabricate import NEW, results, write
 
 from pfeddsh.errors import UserError
-from pfeddsh.report.grouping import arrange
+from pfeddsh.report.grouping import group_runs
 from pfeddsh.report.read import gather
 
 OURS = Path(__file__).parent.parent / "results"
@@ -102,7 +102,7 @@ def arranged(tmp_path, *contents):
         write(tmp_path / f"{number:02d}", content)
     runs, problems = gather([tmp_path])
     assert problems == []
-    return arrange(runs)
+    return group_runs(runs)
 
 
 def test_seeds_are_put_together_and_missing_ones_are_said(tmp_path):

@@ -10,14 +10,14 @@ from fabricate import NEW, results, write
 from scipy.stats import wilcoxon
 
 from pfeddsh.compare.plan import make
-from pfeddsh.config import read
 from pfeddsh.report import paired, table, tables, writers
-from pfeddsh.report.grouping import arrange
+from pfeddsh.report.grouping import group_runs
 from pfeddsh.report.measures import Spread
 from pfeddsh.report.paired import compare, signed_rank
 from pfeddsh.report.read import gather
 from pfeddsh.report.summary import sentences
 from pfeddsh.results.metrics import summary
+from pfeddsh.values import read
 
 METHODS = ("fedavg", "fedper", "pfeddsh")
 SEEDS = (0, 1, 2)
@@ -32,7 +32,7 @@ def group(tmp_path_factory):
             drift = 0.5 if method == "pfeddsh" else -2.0
             write(folder / f"{method}{seed}", results(method, "80+4x5", seed, drift=drift))
     write(folder / "gate", results("pfeddsh-hyper-gate", "80+4x5"))
-    return arrange(gather([folder])[0])[0][0]
+    return group_runs(gather([folder])[0])[0][0]
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +65,14 @@ def test_table_1_is_the_mean_and_deviation_over_seeds(made, method):
 def test_table_1_is_ordered_by_everyone_at_the_end(tmp_path):
     for method, drift in {"fedavg": -5.0, "fedper": 2.0, "fedrep": -9.0, "local": 9.0}.items():
         write(tmp_path / method, results(method, drift=drift))
-    shown = tables.build(arrange(gather([tmp_path])[0])[0])[0]
+    shown = tables.build(group_runs(gather([tmp_path])[0])[0])[0]
     assert [row.cell.label for row in shown.rows] == ["fedper", "fedavg", "fedrep", "local"], "the control comes last"
 
 
 def test_files_of_an_older_version_are_shown_in_full(tmp_path):
     new = results("fedper", "80+20")
     write(tmp_path / "old", {key: value for key, value in new.items() if key not in NEW})
-    shown = tables.build(arrange(gather([tmp_path])[0])[0])[0]
+    shown = tables.build(group_runs(gather([tmp_path])[0])[0])[0]
     assert value(shown, "fedper", "everyone at the end").mean == new["acc_end_mean"]
     assert value(shown, "fedper", "lost > 2 points").mean == new["lost_share"][1]
     assert value(shown, "fedper", "PA last, 3+ visits").mean == new["pa_sampled"][1] != new["pa"][1]
@@ -87,7 +87,7 @@ def test_the_paper_stands_beside_it(made):
 
 def test_the_papers_numbers_are_not_set_beside_another_protocol(tmp_path):
     write(tmp_path / "run", results("fedper", "80+4x5", alpha=0.5))
-    groups, _ = arrange(gather([tmp_path])[0])
+    groups, _ = group_runs(gather([tmp_path])[0])
     assert value(tables.build(groups)[0], "fedper", "paper RI") is None
 
 
@@ -95,7 +95,7 @@ def test_every_run_of_the_sensitivity_plan_has_the_papers_numbers_beside_it(tmp_
     plan = make(read(EXAMPLES / "sensitivity.toml"))
     for run in plan.runs()[: len(plan.variants)]:
         write(tmp_path / run.variant, results("pfeddsh-paper", "80+4x5", options=run.config.options))
-    made = {table.name: table for table in tables.build(arrange(gather([tmp_path])[0])[0])}
+    made = {table.name: table for table in tables.build(group_runs(gather([tmp_path])[0])[0])}
     printed = [row.values[-2:] for row in made["sensitivity"].rows]
     assert len(set(printed)) == 10 and None not in {number for pair in printed for number in pair}
     assert value(made["sensitivity"], "pfeddsh-paper, images=512", "paper RI") == 2.25
@@ -114,7 +114,7 @@ def test_whole_runs_are_tested_too_unless_they_are_one_step(made, tmp_path):
     assert row.values[5] == 80 * 3
     for method in METHODS:
         write(tmp_path / method, results(method, "80+20"))
-    short = {table.name: table for table in tables.build(arrange(gather([tmp_path])[0])[0])}
+    short = {table.name: table for table in tables.build(group_runs(gather([tmp_path])[0])[0])}
     assert {row.values[0] for row in short["tests"].rows} == {"end", "PA last", "RI last"}
 
 
@@ -157,7 +157,7 @@ def test_the_highest_mean_is_marked_only_if_all_have_the_same_seeds(made, tmp_pa
         assert {row.cell.label for row in made["table1"].rows if names.index(name) in row.best} == {"pfeddsh"}
     write(tmp_path / "a", results("fedavg", seed=0))
     write(tmp_path / "b", results("fedper", seed=1))
-    groups, _ = arrange(gather([tmp_path])[0])
+    groups, _ = group_runs(gather([tmp_path])[0])
     assert not any(row.best for row in tables.build(groups)[0].rows)
 
 
@@ -188,7 +188,7 @@ def test_the_summary_is_about_the_whole_run_not_the_last_step(tmp_path):
     fallen |= summary(fallen["acc"], fallen["batch"], fallen["local"])
     write(tmp_path / "a", fallen)
     write(tmp_path / "b", steady)
-    groups, _ = arrange(gather([tmp_path])[0])
+    groups, _ = group_runs(gather([tmp_path])[0])
     assert sentences(groups[0])[2].startswith("The first batch fares best with fedper, RI total ")
 
 
@@ -196,18 +196,18 @@ def test_the_winner_is_found_among_the_seeds_that_all_have(tmp_path):
     write(tmp_path / "a", results("fedper", seed=0, drift=-1.0))
     write(tmp_path / "b", results("fedavg", seed=0, drift=1.0))
     write(tmp_path / "c", results("fedavg", seed=1, drift=-20.0))
-    groups, _ = arrange(gather([tmp_path])[0])
+    groups, _ = group_runs(gather([tmp_path])[0])
     assert "fares best with fedavg, RI total +" in sentences(groups[0])[2]
     assert "(1 seed)" in sentences(groups[0])[2]
 
 
 def test_a_run_with_one_step_has_neither_pa_nor_ri(tmp_path):
     write(tmp_path / "run", results("fedper", "8"))
-    groups, _ = arrange(gather([tmp_path])[0])
+    groups, _ = group_runs(gather([tmp_path])[0])
     assert sentences(groups[0]) == ["One step only: nobody joined later, so there is neither PA nor RI."]
     assert value(tables.build(groups)[0], "fedper", "PA last") is None
     write(tmp_path / "other", results("fedavg", "8"))
-    group = arrange(gather([tmp_path])[0])[0][0]
+    group = group_runs(gather([tmp_path])[0])[0][0]
     shown = tables.build([group])[0].of(group)
     assert "PA last" not in [column.name for column in shown.columns], "an empty column is left out, and none is best"
 
@@ -220,7 +220,7 @@ def test_pa_of_the_often_sampled_is_shown_where_it_says_something_else(made):
 @pytest.mark.parametrize("method", ["pfeddsh-hyper-gate", "local"])
 def test_an_ablation_or_the_control_alone_has_its_table_too(tmp_path, method):
     write(tmp_path / "run", results(method))
-    groups, _ = arrange(gather([tmp_path])[0])
+    groups, _ = group_runs(gather([tmp_path])[0])
     made = {table.name: table for table in tables.build(groups)}
     for name in ("table1", "latency", "payload"):
         assert [row.cell.label for row in made[name].rows] == [method]
@@ -232,7 +232,7 @@ def test_optional_fields_of_newer_runs_are_shown(tmp_path):
     content["pa_zero_shot"] = [None, 1.0, 3.0]
     content["payload_kib"] |= {"once_down": 12.5, "once_up": 0.5}
     write(tmp_path / "run", content)
-    made = {table.name: table for table in tables.build(arrange(gather([tmp_path])[0])[0])}
+    made = {table.name: table for table in tables.build(group_runs(gather([tmp_path])[0])[0])}
     assert value(made["table1"], "pefll", "zero-shot last").mean == 3.0
     assert value(made["measures"], "pefll", "zero-shot mean").mean == 2.0
     assert value(made["payload"], "pefll", "once down").mean == 12.5
@@ -258,7 +258,7 @@ def test_markdown_shows_mean_and_deviation(made):
 
 def test_latex_escapes_what_latex_would_read(tmp_path):
     write(tmp_path / "run", results() | {"method": "50%_of & {more} \\input{x}"})
-    text = writers.latex(tables.build(arrange(gather([tmp_path])[0])[0])[0])
+    text = writers.latex(tables.build(group_runs(gather([tmp_path])[0])[0])[0])
     assert "50\\%\\_of \\& \\{more\\} \\textbackslash{}input\\{x\\}" in text
     assert "\\begin{tabular}" in text
 

@@ -13,7 +13,7 @@ import torch
 from conftest import BASIC, assert_same_bits, comparable, events, final_tensors, tiny
 
 import pfeddsh
-from pfeddsh.config import Config, build, read
+from pfeddsh.config import Config, build
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import resume, run
 from pfeddsh.messages import Memory, Message
@@ -21,6 +21,7 @@ from pfeddsh.methods.base import Method, Task
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.storage.checkpoint import Checkpoints
 from pfeddsh.storage.files import locked
+from pfeddsh.values import read
 
 # What a run leaves behind
 

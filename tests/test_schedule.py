@@ -5,7 +5,7 @@ from conftest import BASIC
 
 from pfeddsh.config import Config
 from pfeddsh.errors import UserError
-from pfeddsh.live.coordinator.schedule import LivePlan
+from pfeddsh.live.coordinator.schedule import LiveSchedule
 from pfeddsh.schedule import Schedule, parse
 
 
@@ -153,7 +153,7 @@ def test_schedules_in_turn_share_their_beginning_and_everyone_is_everyone():
 
 def test_a_live_federation_draws_its_turns_as_a_simulated_one():
     config = Config(method="fedavg", sampling="round-robin", sample_fraction=0.4)
-    live = LivePlan.create(config, [(0, 1, 2, 3, 4)])
+    live = LiveSchedule.create(config, [(0, 1, 2, 3, 4)])
     assert {k for round in range(3) for k in live.cohort(1, round)} == {0, 1, 2, 3, 4}
     live.taken.append((5, 6))
     assert set(live.cohort(2, 0)) | set(live.cohort(2, 1)) == {5, 6}

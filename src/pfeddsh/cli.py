@@ -14,11 +14,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from pfeddsh.compare import cli as compare_cli
-from pfeddsh.config import build, override, read
+from pfeddsh.config import build
 from pfeddsh.errors import UserError
 from pfeddsh.live import cli as live_cli
 from pfeddsh.live import edge_cli
+from pfeddsh.plugins import file_name
 from pfeddsh.report import cli as report_cli
+from pfeddsh.values import override, read
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -54,7 +56,7 @@ def _config(file: Path | None, assignments: list[str] | None, **given: Any) -> A
 def run(
     file: ConfigFile = None,
     dataset: Dataset = None,
-    method: Annotated[str | None, typer.Option(help="see `pfeddsh methods`")] = None,
+    method: Annotated[str | None, typer.Option(help="see `pfeddsh methods`; your own: package.module:Class")] = None,
     schedule: Schedule = None,
     seed: Seed = None,
     data_dir: DataDir = None,
@@ -73,7 +75,7 @@ def run(
     from pfeddsh.tracking import tracking
 
     config = _config(file, set_, dataset=dataset, method=method, schedule=schedule, seed=seed, data_dir=data_dir)
-    stem = f"{config.method}-{Path(config.dataset).stem}-{config.schedule}-seed{config.seed}"
+    stem = f"{file_name(config.method)}-{Path(config.dataset).stem}-{config.schedule}-seed{config.seed}"
     out = out or Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     with (
         _resumable(out),
@@ -128,10 +130,15 @@ def _finish(results: dict[str, Any], out: Path) -> None:
 @app.command()
 def methods() -> None:
     """List the methods and their settings."""
-    from pfeddsh.methods.registry import METHODS
+    from pfeddsh.methods.registry import METHODS, find, offered
 
     view = Table("method", "what it is", "settings (--set options.NAME=VALUE)")
-    for name, entry in METHODS.items():
+    for name in [*METHODS, *offered()]:
+        try:
+            entry = find(name)
+        except UserError as error:  # of an installed package that is broken
+            view.add_row(name, escape(str(error)), "")
+            continue
         settings = entry.preset or entry.options({})
         view.add_row(name, entry.summary, "\n".join(f"{k} = {v}" for k, v in settings.items() if v is not None))
     console.print(view)

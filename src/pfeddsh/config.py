@@ -1,15 +1,20 @@
 """The complete description of a run: what a TOML file, the command line and Python all turn into."""
 
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pfeddsh.errors import UserError, unknown
+from pfeddsh import plugins
+from pfeddsh.errors import UserError
 from pfeddsh.mechanisms.guard import Evidence, Existing
+from pfeddsh.methods import registry
 from pfeddsh.schedule import Sampling, Schedule, parse
+from pfeddsh.values import checked
+
+# Keys that are no part of the protocol: results tell them on their own, or do not depend on them.
+APART = frozenset({"dataset", "method", "schedule", "seed", "options", "engine", "workers", "data_dir"})
 
 DEMO: dict[str, Any] = {
     "schedule": "30+2x5",
@@ -20,11 +25,6 @@ DEMO: dict[str, Any] = {
     "lr": 0.05,
 }
 
-PROTOCOL = (
-    "partition", "alpha", "rounds_first", "rounds_later", "sample_fraction", "local_epochs", "lr", "momentum",
-    "batch_size", "later", "existing", "evidence", "hold_out", "sampling",
-)  # fmt: skip
-
 
 class Config(BaseModel):
     """One run. The defaults are the paper's protocol; the embedded `digits` have a smaller one of their own."""
@@ -32,7 +32,7 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     dataset: str = Field("digits", description="a known name, a folder of class folders, or an .npz file")
-    method: str = Field("pfeddsh", description="see `pfeddsh methods`")
+    method: str = Field("pfeddsh", description="see `pfeddsh methods`; or an own one, as package.module:Class")
     schedule: str = Field("80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2")
     seed: int = Field(0, ge=0)
     partition: str = Field("dirichlet", description="dirichlet, iid, or classes=k")
@@ -73,13 +73,15 @@ class Config(BaseModel):
     @classmethod
     def _defaults(cls, values: Any) -> Any:
         """Presets of the method and the small protocol of the digits fill in what is not given."""
-        if not isinstance(values, dict) or not isinstance(values.get("method", ""), str):
+        if not isinstance(values, dict):
+            return values
+        if isinstance(values.get("method"), type):
+            values = {**values, "method": plugins.reference(values["method"])}
+        if not isinstance(values.get("method", ""), str):
             return values
         if not isinstance(values.get("options", {}), dict):
             return values
         values = (DEMO if values.get("dataset", "digits") == "digits" else {}) | values
-        from pfeddsh.methods import registry  # the registry imports the methods, which need not know the config
-
         entry = registry.find(values.get("method", "pfeddsh"))
         values.setdefault("later", entry.later)
         values.setdefault("existing", entry.existing)
@@ -90,8 +92,10 @@ class Config(BaseModel):
         parse(self.schedule)
         if self.evidence == "held-out" and self.hold_out == 0:
             raise UserError("evidence = held-out: no images are set aside; say how many, for instance hold_out = 0.1")
-        from pfeddsh.methods import registry
-
+        if self.engine == "pool" and self.method.startswith(f"{plugins.MAIN}:"):
+            name = self.method.partition(":")[2]
+            where = "the script or notebook that is running, which worker processes cannot import"
+            raise UserError(f"{name} is of {where}; {plugins.ADVICE.format(name=name)}, or use engine='serial'")
         if self.later == "frozen-head" and registry.find(self.method).method.whole_only:
             raise UserError(f"later = frozen-head: {self.method} has a training of its own, of the whole model")
         if self.options.get("finetune") and self.existing == "follow":
@@ -106,7 +110,7 @@ class Config(BaseModel):
 
     def protocol(self) -> dict[str, Any]:
         """What results depend on besides dataset, method, schedule, seed and the method's settings."""
-        return {name: getattr(self, name) for name in PROTOCOL}
+        return self.model_dump(mode="json", exclude=set(APART))
 
     def toml(self) -> str:
         values = self.model_dump(mode="json", exclude_none=True)
@@ -116,43 +120,4 @@ class Config(BaseModel):
 
 def build(values: dict[str, Any], where: str = "configuration") -> Config:
     """A checked configuration, or an error that names each wrong key and the nearest valid one."""
-    for key in values:
-        if key not in Config.model_fields:
-            raise UserError(f"{where}: {unknown('key', key, Config.model_fields)}")
-    try:
-        return Config(**values)
-    except ValidationError as error:
-        lines = [f"{'.'.join(str(p) for p in e['loc']) or 'value'}: {e['msg']}" for e in error.errors()]
-        raise UserError(f"{where}: " + "; ".join(lines)) from None
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The values of a TOML file."""
-    try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from None
-
-
-def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """Apply `key=value` and `options.key=value` from the command line; values are TOML, bare words are strings."""
-    result = dict(values)
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals:
-            raise UserError(f"--set {assignment}: write key=value")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text
-        group, dot, name = key.strip().partition(".")
-        if dot and group == "options":
-            options = result.get("options", {})
-            result["options"] = {**options, name: value} if isinstance(options, dict) else options
-        else:
-            result[key.strip()] = value
-    return result
+    return checked(Config, values, where)

@@ -7,7 +7,7 @@ nothing, and the same method runs in this process, on a pool, or over a network.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import safetensors.torch
 import torch
@@ -74,6 +74,12 @@ State = Record
 Memory = Record
 
 
+class Compute(Protocol):
+    """Runs one of the method's server jobs for each message, wherever there is a free core; results in order."""
+
+    def __call__(self, job: str, messages: list[Message]) -> list[Message]: ...
+
+
 class BadMessage(Exception):
     """A message that must not touch any state; the text says why."""
 
@@ -104,13 +110,27 @@ def check(message: Message, like: Message) -> None:
             raise BadMessage(f"fact {name} is {value!r}, expected a number, at least {expected}")
 
 
+Parts = dict[str, Record]  # what one file holds: records by name, such as `state` or, for a client's own, `memory/3`
+
+
+def per_client(name: str, records: Mapping[int, Record]) -> Parts:
+    """One record for each of several clients, as parts of a file."""
+    return {f"{name}/{client}": record for client, record in records.items()}
+
+
+def by_client(parts: Mapping[str, Record], name: str) -> dict[int, Record]:
+    """What `per_client` has put there under this name."""
+    found = ((key.partition("/"), part) for key, part in parts.items())
+    return {int(client): part for (kind, slash, client), part in found if slash and kind == name}
+
+
 def bundle(parts: Mapping[str, Record]) -> Record:
     """Several records as one, for a file: `{"state": s, "memory/3": m}` keeps every name under its prefix."""
     tensors = {f"{key}:{name}": tensor for key, part in parts.items() for name, tensor in part.tensors.items()}
     return Record(tensors, {key: part.facts for key, part in parts.items()})
 
 
-def unbundle(record: Record) -> dict[str, Record]:
+def unbundle(record: Record) -> Parts:
     parts = {key: Record(facts=facts) for key, facts in record.facts.items()}
     for path, tensor in record.tensors.items():
         key, _, name = path.partition(":")

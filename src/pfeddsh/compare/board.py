@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from pfeddsh.compare.tasks import Task
+from pfeddsh.compare.tasks import ProcessTask
 
 PLAIN_INTERVAL = 30.0  # seconds between lines when the output is not a terminal
 
@@ -15,11 +15,11 @@ PLAIN_INTERVAL = 30.0  # seconds between lines when the output is not a terminal
 class Board:
     """Live bars in a terminal, plain lines elsewhere. The time left comes from the work done since the start."""
 
-    def __init__(self, tasks: Sequence[Task], console: Console) -> None:
+    def __init__(self, tasks: Sequence[ProcessTask], console: Console) -> None:
         self._tasks, self._console = tasks, console
-        self._worked = {task.name: task.worked() for task in tasks}
+        self._worked = {task.name: task.done() for task in tasks}
         self._before = sum(self._worked.values())
-        self._total = sum(task.work() for task in tasks)
+        self._total = sum(task.amount() for task in tasks)
         self._runs = sum(task.job.kind == "run" for task in tasks)
         self._over: set[str] = set()
         self._began = self._spoke = time.monotonic()
@@ -37,19 +37,19 @@ class Board:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def finished(self, task: Task, line: str) -> None:
+    def finished(self, task: ProcessTask, line: str) -> None:
         self._over.add(task.name)
-        self._worked[task.name] = task.work()
+        self._worked[task.name] = task.amount()
         if (bar := self._bars.pop(task.name, None)) is not None:
             self._progress.remove_task(bar)
         self._console.print(line, soft_wrap=True, highlight=False)
 
-    def look(self, running: Sequence[Task]) -> None:
+    def look(self, running: Sequence[ProcessTask]) -> None:
         for task in running:
-            self._worked[task.name] = worked = task.worked()
+            self._worked[task.name] = worked = task.done()
             if task.name not in self._bars:
                 self._bars[task.name] = self._progress.add_task(f"  {escape(task.name)}", total=None, text="")
-            self._progress.update(self._bars[task.name], completed=worked, total=max(task.work(), 1e-9))
+            self._progress.update(self._bars[task.name], completed=worked, total=max(task.amount(), 1e-9))
         now, done = time.monotonic(), sum(self._worked.values())
         over = sum(task.name in self._over for task in self._tasks if task.job.kind == "run")
         text = f"{over} of {self._runs} runs  {self._left(done, now)}"

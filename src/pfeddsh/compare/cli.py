@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pfeddsh.config import override, read
 from pfeddsh.errors import UserError
+from pfeddsh.values import override, read
 
 console = Console()
 LIMIT = "20GB"

@@ -13,8 +13,8 @@ from pfeddsh.compare import summary
 from pfeddsh.compare.board import Board
 from pfeddsh.compare.cache import open_cache
 from pfeddsh.compare.plan import Plan
-from pfeddsh.compare.scheduler import Engine, Local, execute
-from pfeddsh.compare.tasks import Task, fingerprints, tasks
+from pfeddsh.compare.scheduler import Machines, ThisMachine, execute
+from pfeddsh.compare.tasks import ProcessTask, fingerprints, tasks
 from pfeddsh.errors import UserError
 from pfeddsh.storage.files import locked, write_text
 
@@ -45,7 +45,7 @@ class Comparison:
                 raise UserError(f"{begun.parent} was begun with other settings, defaults have changed since; {go_on}")
         self.data = fingerprints(self.runs)  # before anything is written: an unknown dataset leaves no trace
 
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[ProcessTask]:
         return tasks(self.runs, self.data, self.out, self.cache, self.keep_states)
 
     def forecast(self, console: Console) -> None:
@@ -79,14 +79,14 @@ class Comparison:
         console.print(f"results in {self.out}", soft_wrap=True)
         return not failed
 
-    def _execute(self, engine: str, console: Console) -> list[Task]:
+    def _execute(self, engine: str, console: Console) -> list[ProcessTask]:
         """Run the tasks under the eyes of the user; those that failed."""
-        todo, failed = self.tasks(), list[Task]()
+        todo, failed = self.tasks(), list[ProcessTask]()
         if not todo:
             return []
         with Board(todo, console) as board:
 
-            def finished(task: Task, status: int) -> None:
+            def finished(task: ProcessTask, status: int) -> None:
                 for line in _lines(task):
                     if line.startswith("warning: "):
                         text = f"{escape(task.name)}: [yellow]warning:[/] {escape(line[9:])}"
@@ -105,13 +105,13 @@ class Comparison:
         return failed
 
 
-def _engine(name: str, slots: int) -> Engine:
+def _engine(name: str, slots: int) -> Machines:
     if name == "local":
-        return Local(slots)
-    from pfeddsh.compare.ray_engine import RayEngine
+        return ThisMachine(slots)
+    from pfeddsh.compare.ray_engine import RayMachines
 
-    return RayEngine(slots)
+    return RayMachines(slots)
 
 
-def _lines(task: Task) -> list[str]:
+def _lines(task: ProcessTask) -> list[str]:
     return task.job.log.read_text(errors="replace").splitlines() if task.job.log.exists() else []

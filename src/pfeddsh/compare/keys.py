@@ -1,9 +1,10 @@
 """What the state of a run depends on, moment by moment: runs that agree in that can share it.
 
-A run is cut at its stops: when the rounds of step 1 are done, then after every step. The key of a stop is a hash of
-exactly what the state there depends on: the code, the data, the protocol and the schedule up to that step, the method's
-class and its settings (for the rounds of step 1 only those that act there). Names of methods, engines, workers and
-folders do not count. Before step 1 is closed there are no accuracies yet, so what closes a step may still differ.
+A run is cut at its stops: when the rounds of step 1 are done, then after every step. The key of a stop is a hash of all
+that the state there may depend on: the code, the data, the schedule up to that step, the method's class and settings
+(for the rounds of step 1 only those that act there), and every other key of the configuration that is not known to make
+no difference, as engines, workers and folders are. Before step 1 is closed there are no accuracies yet, so what closes
+a step may still differ.
 """
 
 import hashlib
@@ -19,11 +20,12 @@ import torch
 import pfeddsh
 from pfeddsh.config import Config
 from pfeddsh.methods import registry
+from pfeddsh.plugins import source
 from pfeddsh.storage.checkpoint import Moment
-from pfeddsh.storage.controls import FIELDS
+from pfeddsh.storage.controls import relevant
 
-FRONT = ("__init__.py", "__main__.py", "cli.py", "progress.py")  # what a state cannot depend on
-FOLDERS = ("data", "federation", "methods", "models", "results")
+# What a state cannot depend on, in the code and, but for what `_stop` names itself, in the configuration.
+FRONT = ("__init__.py", "__main__.py", "cli.py", "progress.py", "compare", "live", "report", "tracking")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def stops(config: Config, fingerprint: str) -> list[Stop]:
 def _stop(config: Config, fingerprint: str, moment: Moment, rounds: int) -> Stop:
     step, closed = (moment[0] - 1, True) if moment[1] == 0 else (moment[0], False)
     plan, method = config.plan(), registry.find(config.method).method
-    protocol = {name: getattr(config, name) for name in FIELDS if name != "seed"}
+    protocol = {name: value for name, value in relevant(config).items() if name != "seed"}
     if step == 1:
         del protocol["rounds_later"]
     depends = [
@@ -61,7 +63,13 @@ def _stop(config: Config, fingerprint: str, moment: Moment, rounds: int) -> Stop
         [config.later, config.evidence] if step > 1 else None,
         method.__module__, method.__qualname__, config.options if closed else method.first_rounds(config.options),
     ]  # fmt: skip
-    return Stop(moment, rounds, _hash([*depends, config.seed, code()]), _hash(depends))
+    return Stop(moment, rounds, _hash([*depends, config.seed, code(), _foreign(method)]), _hash(depends))
+
+
+def _foreign(method: type) -> list[str]:
+    """Digests of the user's own code in a method."""
+    packages = {base: base.__module__.partition(".")[0] for base in method.__mro__}
+    return [source(base) for base, package in packages.items() if package not in ("pfeddsh", "builtins")]
 
 
 def _hash(content: Sequence[Any]) -> str:
@@ -72,8 +80,7 @@ def _hash(content: Sequence[Any]) -> str:
 def code() -> str:
     """A digest of the code that computes states: whoever edits a method must not meet its old states again."""
     root = Path(pfeddsh.__file__).parent
-    sources = [path for path in root.glob("*.py") if path.name not in FRONT]
-    sources += [path for folder in FOLDERS for path in (root / folder).glob("**/*.py")]
+    sources = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in FRONT]
     sha = hashlib.sha256(torch.__version__.encode())
     for path in sorted(sources):
         sha.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pfeddsh.config import Config, build
-from pfeddsh.errors import UserError, unknown
+from pfeddsh.errors import UserError
+from pfeddsh.plugins import file_name
+from pfeddsh.values import checked
 
 AXES = {"datasets": "dataset", "methods": "method", "schedules": "schedule", "seeds": "seed"}
 
@@ -29,9 +31,9 @@ class Plan(BaseModel):
     def toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
 
-    def runs(self) -> list["Run"]:
+    def runs(self) -> list["PlannedRun"]:
         """All runs, seed by seed; names say what differs."""
-        found: dict[str, Run] = {}
+        found: dict[str, PlannedRun] = {}
         for seed in self.seeds:
             for dataset in self.datasets:
                 for schedule in self.schedules or [""]:
@@ -42,7 +44,7 @@ class Plan(BaseModel):
                                 raise UserError(f"two different runs would be named {run.name}; rename one dataset")
         return list(found.values())
 
-    def _run(self, dataset: str, method: str, schedule: str, seed: int, variant: str) -> "Run":
+    def _run(self, dataset: str, method: str, schedule: str, seed: int, variant: str) -> "PlannedRun":
         own = self.variants.get(variant, {})
         values: dict[str, Any] = {**self.set, **own, "dataset": dataset, "method": method, "seed": seed}
         values["options"] = {**self.set.get("options", {}), **own.get("options", {})}
@@ -53,12 +55,12 @@ class Plan(BaseModel):
             config = build(values, "keys")
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
-        stem = f"{Path(dataset).stem}-{method}-{config.schedule}-seed{seed}"
-        return Run(f"{stem}-{variant}" if variant else stem, config, variant)
+        stem = f"{Path(dataset).stem}-{file_name(method)}-{config.schedule}-seed{seed}"
+        return PlannedRun(f"{stem}-{variant}" if variant else stem, config, variant)
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One run of a plan; `name` is also its folder."""
 
     name: str
@@ -68,14 +70,7 @@ class Run:
 
 def make(values: dict[str, Any], where: str = "plan") -> Plan:
     """A checked plan, or an error that names what is wrong and the nearest valid name."""
-    for key in values:
-        if key not in Plan.model_fields:
-            raise UserError(f"{where}: {unknown('key', key, Plan.model_fields)}; other keys of a run go under [set]")
-    try:
-        plan = Plan(**values)
-    except ValidationError as error:
-        lines = [f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors()]
-        raise UserError(f"{where}: " + "; ".join(lines)) from None
+    plan = checked(Plan, values, where, hint="; other keys of a run go under [set]")
     for name, keys in {"[set]": plan.set, **{f"variant {name}": keys for name, keys in plan.variants.items()}}.items():
         if own := keys.keys() & set(AXES.values()):
             axes = {single: plural for plural, single in AXES.items()}

@@ -19,7 +19,7 @@ from pfeddsh.config import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation import engines
 from pfeddsh.federation.loop import accuracy
-from pfeddsh.federation.run import one_thread, work
+from pfeddsh.federation.run import complete, one_thread
 from pfeddsh.federation.workbench import CONTROL, Call, Workbench
 from pfeddsh.storage import controls
 from pfeddsh.storage.files import Busy, locked, write_text
@@ -45,7 +45,7 @@ def run(job: Job) -> None:
             write_text(out / "config.toml", config.toml())
         if not (out / "results.json").exists():
             found = stops(config, bench.dataset.fingerprint)
-            work(bench, out, [], SharedCheckpoints(out, job.name, found, set(job.keep), open_cache(job.limit)))
+            complete(bench, out, [], SharedCheckpoints(out, job.name, found, set(job.keep), open_cache(job.limit)))
         if not job.keep_states:
             shutil.rmtree(out / "state", ignore_errors=True)
 

@@ -15,7 +15,7 @@ from pfeddsh.errors import UserError
 OBJECTS = 80_000_000  # bytes of a local Ray's object store: nothing but lines of JSON goes through it
 
 
-def work(job: str) -> int:
+def run_to_end(job: str) -> int:
     """On some machine of the cluster: run the job's process to its end."""
     process = start(Job.model_validate_json(job))
     try:
@@ -51,7 +51,7 @@ class RayTask:
         self._ray.cancel(self._reference, force=True)
 
 
-class RayEngine:
+class RayMachines:
     """Slots are the cluster's CPUs. A task lost with its machine is started again, where it was."""
 
     pool = False
@@ -69,7 +69,7 @@ class RayEngine:
             ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", **own)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(f"no Ray at {given or 'this machine'}: {error}") from None
-        self._remote: Any = ray.remote(num_cpus=1, max_retries=3)(work)
+        self._remote: Any = ray.remote(num_cpus=1, max_retries=3)(run_to_end)
         self.slots = int(ray.cluster_resources().get("CPU", 1))
 
     def start(self, job: Job) -> RayTask:

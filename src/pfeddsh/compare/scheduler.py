@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pfeddsh.compare.cache import StepCache
 from pfeddsh.compare.job import Job, start
-from pfeddsh.compare.tasks import Task
+from pfeddsh.compare.tasks import ProcessTask
 
 INTERVAL = 0.2  # seconds between two looks at the tasks
 
@@ -20,7 +20,7 @@ class Handle(Protocol):
     def stop(self) -> None: ...
 
 
-class Engine(Protocol):
+class Machines(Protocol):
     """Where tasks run; `pool` says whether a task may use several slots when there are fewer tasks than slots."""
 
     slots: int
@@ -50,7 +50,7 @@ class Process:
             self._process.wait()
 
 
-class Local:
+class ThisMachine:
     """This machine, a process a task."""
 
     pool = True
@@ -66,17 +66,17 @@ class Local:
 
 
 def execute(
-    tasks: Sequence[Task],
-    engine: Engine,
+    tasks: Sequence[ProcessTask],
+    engine: Machines,
     cache: StepCache,
-    finished: Callable[[Task, int], None],
-    look: Callable[[Sequence[Task]], None],
+    finished: Callable[[ProcessTask, int], None],
+    look: Callable[[Sequence[ProcessTask]], None],
 ) -> None:
     """Run all tasks. `finished` hears of each with its exit code, `look` sees those that run, a few times a second.
 
     A task that fails stops nobody: those that waited for its states compute them themselves.
     """
-    waiting, running = list(tasks), dict[str, tuple[Task, Handle]]()
+    waiting, running = list(tasks), dict[str, tuple[ProcessTask, Handle]]()
     try:
         while waiting or running:
             for name, (task, handle) in list(running.items()):
@@ -102,9 +102,11 @@ def execute(
             handle.stop()
 
 
-def _choose(waiting: Sequence[Task], running: Sequence[Task], slots: int, cache: StepCache) -> list[Task]:
+def _choose(
+    waiting: Sequence[ProcessTask], running: Sequence[ProcessTask], slots: int, cache: StepCache
+) -> list[ProcessTask]:
     """The tasks to start now: in order, except those that had better wait for a state another is about to reach."""
-    chosen: list[Task] = []
+    chosen: list[ProcessTask] = []
     for task in waiting:
         if len(running) + len(chosen) >= slots:
             break
@@ -113,7 +115,7 @@ def _choose(waiting: Sequence[Task], running: Sequence[Task], slots: int, cache:
     return chosen
 
 
-def _about_to_help(task: Task, other: Task, cache: StepCache) -> bool:
+def _about_to_help(task: ProcessTask, other: ProcessTask, cache: StepCache) -> bool:
     """Whether `other` will come by a stop of `task` that lies before both of them and is not in the cache yet."""
     shared = {stop.key for stop in task.stops} & {stop.key for stop in other.stops}
     if all(cache.has(key) for key in shared):

@@ -8,7 +8,7 @@ from typing import Any
 
 from pfeddsh.compare.cache import StepCache
 from pfeddsh.compare.keys import Stop
-from pfeddsh.messages import Record
+from pfeddsh.messages import Parts, Record
 from pfeddsh.storage.checkpoint import Checkpoints, Moment
 from pfeddsh.storage.files import replacing
 
@@ -23,7 +23,7 @@ class SharedCheckpoints(Checkpoints):
         self._clock = time.monotonic()
         self._part = 0  # the stop we are on the way to
 
-    def latest(self) -> tuple[Moment, dict[str, Record]] | None:
+    def latest(self) -> tuple[Moment, Parts] | None:
         """The furthest of the run's own snapshots and the states in the cache."""
         own = max(self._files("snapshot"), default=(1, 0))
         for number, stop in reversed(list(enumerate(self.stops))):
@@ -40,11 +40,11 @@ class SharedCheckpoints(Checkpoints):
     def due(self, moment: Moment) -> bool:
         return any(stop.moment == moment for stop in self.stops) or super().due(moment)
 
-    def round(self, moment: Moment, parts: dict[str, Record]) -> None:
+    def round(self, moment: Moment, parts: Parts) -> None:
         super().round(moment, parts)
         self._tick()
 
-    def snapshot(self, moment: Moment, parts: dict[str, Record]) -> None:
+    def snapshot(self, moment: Moment, parts: Parts) -> None:
         """Write, and share. Local-only accuracies stay out: of clients yet to come they are the schedule's own."""
         facts = parts["ledger"].facts
         blank = Record(facts={**facts, "local": [None] * len(facts["local"])})

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from pfeddsh.compare.board import clock
 from pfeddsh.compare.cache import StepCache
-from pfeddsh.compare.plan import Run
+from pfeddsh.compare.plan import PlannedRun
 from pfeddsh.compare.sharing import read_times
-from pfeddsh.compare.tasks import Task
+from pfeddsh.compare.tasks import ProcessTask
 from pfeddsh.results.metrics import LOST, completed
 from pfeddsh.storage import controls
 
@@ -40,7 +40,7 @@ COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], float | None]]] = {
 }
 
 
-def table(runs: Sequence[Run], out: Path) -> Table:
+def table(runs: Sequence[PlannedRun], out: Path) -> Table:
     """For every schedule, methods in the order of what decides: everyone's accuracy at the end, mean over seeds."""
     seeds = sorted({run.config.seed for run in runs})
     view = Table(
@@ -88,7 +88,7 @@ def _mean(values: Sequence[float | None], form: str = ".2f") -> str:
     return f"{fmean(there):{form}}" if there and len(there) == len(values) else "-"
 
 
-def savings(runs: Sequence[Run], data: Mapping[str, str], out: Path, wall: float, slots: int) -> str:
+def savings(runs: Sequence[PlannedRun], data: Mapping[str, str], out: Path, wall: float, slots: int) -> str:
     """Time taken, and what the same runs would take each on its own, from the seconds recorded between stops.
 
     Every run needs the local-only controls of its clients; together they are computed once.
@@ -110,7 +110,9 @@ def savings(runs: Sequence[Run], data: Mapping[str, str], out: Path, wall: float
     )
 
 
-def forecast(tasks: Sequence[Task], runs: Sequence[Run], out: Path, cache: StepCache, slots: int) -> tuple[Table, str]:
+def forecast(
+    tasks: Sequence[ProcessTask], runs: Sequence[PlannedRun], out: Path, cache: StepCache, slots: int
+) -> tuple[Table, str]:
     """The plan: every run, what it shares, and what is known of time and disk from earlier runs."""
     known = {about["like"]: about for about in cache.about().values()}
     waiting = {task.name: task for task in tasks if task.job.kind == "run"}

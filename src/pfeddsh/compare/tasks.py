@@ -11,9 +11,10 @@ from typing import Any
 from pfeddsh.compare.cache import StepCache
 from pfeddsh.compare.job import Job
 from pfeddsh.compare.keys import Stop, code, stops
-from pfeddsh.compare.plan import Run
+from pfeddsh.compare.plan import PlannedRun
 from pfeddsh.data.datasets import load
 from pfeddsh.data.store import cache_root
+from pfeddsh.plugins import python_path
 from pfeddsh.schedule import Schedule
 from pfeddsh.storage import controls
 
@@ -30,7 +31,7 @@ class Part:
 
 
 @dataclass
-class Task:
+class ProcessTask:
     """A piece of work for one process. Its progress is read from the files it leaves, wherever it runs."""
 
     job: Job
@@ -57,17 +58,17 @@ class Task:
         except OSError:
             return 0
 
-    def work(self) -> float:
+    def amount(self) -> float:
         """What there is to do, in visits."""
         return sum(part.weight * (part.last - part.first) for part in self.parts)
 
-    def worked(self) -> float:
+    def done(self) -> float:
         """What of it is done."""
         seen = self.seen()
         return sum(part.weight * max(0, min(seen, part.last) - part.first) for part in self.parts)
 
 
-def fingerprints(runs: Sequence[Run]) -> dict[str, str]:
+def fingerprints(runs: Sequence[PlannedRun]) -> dict[str, str]:
     """Of the data of each run; decodes datasets that never were, so that no two runs do it at once."""
     known = {
         (dataset, folder): load(dataset, folder).fingerprint
@@ -76,9 +77,11 @@ def fingerprints(runs: Sequence[Run]) -> dict[str, str]:
     return {run.name: known[run.config.dataset, run.config.data_dir] for run in runs}
 
 
-def tasks(runs: Sequence[Run], data: Mapping[str, str], out: Path, cache: StepCache, keep_states: bool) -> list[Task]:
+def tasks(
+    runs: Sequence[PlannedRun], data: Mapping[str, str], out: Path, cache: StepCache, keep_states: bool
+) -> list[ProcessTask]:
     """Everything left to do, in the order in which to start: seed by seed, controls first, then the longest runs."""
-    environment = {"PFEDDSH_CACHE": str(cache_root())}
+    environment = {"PFEDDSH_CACHE": str(cache_root()), "PYTHONPATH": python_path()}
     environment |= {name: os.environ[name] for name in ("PFEDDSH_DATA",) if name in os.environ}
     common: dict[str, Any] = {
         "out": out, "folder": Path.cwd(), "environment": environment, "code": code(), "limit": cache.limit
@@ -89,11 +92,11 @@ def tasks(runs: Sequence[Run], data: Mapping[str, str], out: Path, cache: StepCa
             job = Job(
                 kind="run", name=run.name, config=run.config.model_dump(mode="json"), keep_states=keep_states, **common
             )
-            found.append((run, Task(job, stops(run.config, data[run.name]))))
+            found.append((run, ProcessTask(job, stops(run.config, data[run.name]))))
     wanted = Counter(stop.key for _, task in found for stop in task.stops)
     seeds = list(dict.fromkeys(run.config.seed for run, _ in found))
     found.sort(key=lambda item: (seeds.index(item[0].config.seed), -_length(item[0].config.plan())))
-    ordered: dict[int, list[Task]] = {seed: [] for seed in seeds}
+    ordered: dict[int, list[ProcessTask]] = {seed: [] for seed in seeds}
     taken: set[str] = set()
     for run, task in found:
         plan = run.config.plan()
@@ -111,8 +114,8 @@ def tasks(runs: Sequence[Run], data: Mapping[str, str], out: Path, cache: StepCa
     return [task for group in ordered.values() for task in group]
 
 
-def _controls(job: Job, plan: Schedule, entries: dict[int, Path]) -> Task:
-    task, first = Task(job, entries=[entries[step] for step in job.steps]), 0
+def _controls(job: Job, plan: Schedule, entries: dict[int, Path]) -> ProcessTask:
+    task, first = ProcessTask(job, entries=[entries[step] for step in job.steps]), 0
     for step in job.steps:
         visits = plan.rounds(step) * len(plan.cohort(step, 0))
         task.parts.append(Part(first, first + plan.sizes[step - 1], visits / plan.sizes[step - 1]))
@@ -120,7 +123,7 @@ def _controls(job: Job, plan: Schedule, entries: dict[int, Path]) -> Task:
     return task
 
 
-def _parts(task: Task, plan: Schedule, cache: StepCache, taken: set[str]) -> list[Part]:
+def _parts(task: ProcessTask, plan: Schedule, cache: StepCache, taken: set[str]) -> list[Part]:
     """The steps that no task before this one computes and the cache does not have."""
     parts, first = [], 0
     for stop in task.stops:

@@ -25,6 +25,7 @@ from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods.base import Visit
+from pfeddsh.plugins import python_path
 
 Reply = tuple[Message, Memory]
 
@@ -142,10 +143,17 @@ class Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            environment["PYTHONPATH"] = python_path()
             command = [sys.executable, "-m", "pfeddsh.federation.engines", str(theirs.fileno())]
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
         self._pipe = Connection(ours.detach())
-        self._pipe.send_bytes(config.model_dump_json().encode())
+        try:
+            self._pipe.send_bytes(config.model_dump_json().encode())
+            if trouble := self._pipe.recv_bytes():
+                raise UserError(f"a worker process cannot begin: {trouble.decode()}")
+        except Exception:
+            self.close()
+            raise
 
     def run(self, call: Call) -> Reply:
         for frame in pack(call):
@@ -179,7 +187,12 @@ def serve(pipe: Connection) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
-    bench = Workbench(Config(**json.loads(pipe.recv_bytes())))
+    try:
+        bench = Workbench(Config(**json.loads(pipe.recv_bytes())))
+    except Exception as error:  # such as a method of the user's that cannot be imported here
+        pipe.send_bytes((str(error) if isinstance(error, UserError) else traceback.format_exc()).encode())
+        return
+    pipe.send_bytes(b"")
     while True:
         call = unpack([pipe.recv_bytes() for _ in range(3)])
         try:

@@ -11,11 +11,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from pfeddsh.errors import UserError
+from pfeddsh.federation.clients import Clients, Round, Simulated
 from pfeddsh.federation.engines import Engine, Reply
 from pfeddsh.federation.observers import Observer
 from pfeddsh.federation.workbench import CONTROL, SERVER, Call, Workbench
-from pfeddsh.messages import BadMessage, Memory, Message, Record, State, check
-from pfeddsh.methods.base import Compute
+from pfeddsh.messages import BadMessage, Compute, Memory, Message, Parts, Record, State, by_client, check, per_client
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.results.metrics import Row
 from pfeddsh.storage.checkpoint import Checkpoints, Moment
@@ -25,10 +25,16 @@ class Federation:
     """One run in progress."""
 
     def __init__(
-        self, bench: Workbench, engine: Engine, checkpoints: Checkpoints, observers: Iterable[Observer]
+        self,
+        bench: Workbench,
+        engine: Engine,
+        checkpoints: Checkpoints,
+        observers: Iterable[Observer],
+        clients: Clients | None = None,
     ) -> None:
         self.bench, self.method, self.plan = bench, bench.method, bench.plan
         self.engine, self.checkpoints, self.observers = engine, checkpoints, list(observers)
+        self.clients = clients or Simulated(bench, engine)
         self.ledger = Ledger(self.plan)
         self.state: State = self.method.init()
         self.memories: dict[int, Memory] = {}
@@ -47,7 +53,7 @@ class Federation:
         first, done = self.moment
         self._start_controls()
         for step in range(first, len(self.plan.steps) + 1):
-            self._step(step, done)
+            self.step(step, done)
             done = 0
 
     def alone(self, client: int) -> float:
@@ -57,7 +63,7 @@ class Federation:
 
     # One step
 
-    def _step(self, step: int, done: int) -> None:
+    def step(self, step: int, done: int) -> None:
         """One step, of which so many rounds are already done."""
         if done == 0:
             self._open(step)
@@ -72,13 +78,13 @@ class Federation:
         """Newcomers tell of themselves; one with a malformed card is refused, and the step goes on without it."""
         template, greeting = self.method.expected_card(), self.method.greeting(self.state)
         cards = {}
-        for client, (card, memory) in self._everyone("card", dict.fromkeys(self.plan.batch(step), greeting), step):
+        for client, (card, memory) in self._ask("card", dict.fromkeys(self.plan.batch(step), greeting), step):
             self.ledger.add_transfer(down=greeting.nbytes, up=card.nbytes)
             try:
                 check(card, template)
             except BadMessage as error:
                 self.ledger.turn_away(client, f"card refused: {error}")
-                self._tell("refused", {"step": step, "client": client, "reason": str(error)})
+                self.tell("refused", {"step": step, "client": client, "reason": str(error)})
                 continue
             cards[client], self.memories[client] = card, memory
         if step == 1 and not cards:
@@ -90,24 +96,25 @@ class Federation:
         """One round, from the journal if it was already computed before an interruption."""
         recorded = self.checkpoints.recorded((step, round + 1))
         if recorded is None:
-            recorded = self._train(step, round)
-            self.checkpoints.round((step, round + 1), recorded)
-        uploads = {int(key[7:]): part for key, part in recorded.items() if key.startswith("upload/")}
-        self.memories |= {int(key[7:]): part for key, part in recorded.items() if key.startswith("memory/")}
+            brought = self.clients.train(lambda: self._attempt(step, round))
+            self.checkpoints.round((step, round + 1), brought.parts())
+        else:
+            brought = Round.read(recorded)
+        self.memories |= brought.memories
         began = time.perf_counter()
         if self._frozen(step):
-            downloads = self._downloads(list(uploads))
-            self.private |= {k: self.method.alone(downloads[k], upload) for k, upload in uploads.items()}
-        elif uploads:
-            self.method.aggregate(self.state, uploads)
-        facts = recorded["facts"].facts
+            downloads = self._downloads(list(brought.uploads))
+            self.private |= {k: self.method.alone(downloads[k], upload) for k, upload in brought.uploads.items()}
+        elif brought.uploads:
+            self.method.aggregate(self.state, brought.uploads)
+        facts = brought.facts
         facts["server_seconds"] += time.perf_counter() - began
         self.ledger.add_round(facts)
         for client, reason in facts["refused"].items():
-            self._tell("refused", {"step": step, "round": round, "client": int(client), "reason": reason})
-        self._tell("round", facts)
+            self.tell("refused", {"step": step, "round": round, "client": int(client), "reason": reason})
+        self.tell("round", facts)
 
-    def _train(self, step: int, round: int) -> dict[str, Record]:
+    def _attempt(self, step: int, round: int) -> Round:
         """Send the sampled clients their downloads, and collect the uploads that pass the checks."""
         began = time.perf_counter()
         cohort = [k for k in self.plan.cohort(step, round) if k not in self.ledger.absent]
@@ -115,20 +122,20 @@ class Federation:
             cohort = cohort[:1]
         downloads = self._downloads(cohort)
         generated = time.perf_counter() - began
-        parts: dict[str, Record] = {}
         facts: dict[str, Any] = {"step": step, "round": round, "clients": cohort, "refused": {}}
+        brought = Round(facts)
         up = once_up = samples = 0
         losses = []
-        for client, (upload, memory) in self._everyone("local", downloads, step, round):
+        for client, (upload, memory) in self._ask("local", downloads, step, round):
             up += upload.nbytes
             once_up += self._once(upload)
-            parts[f"memory/{client}"] = memory  # the client's own, whatever becomes of what it sent
+            brought.memories[client] = memory  # the client's own, whatever becomes of what it sent
             try:
                 self.method.check_upload(downloads[client], upload)
             except BadMessage as error:
                 facts["refused"][str(client)] = str(error)
                 continue
-            parts[f"upload/{client}"] = upload
+            brought.uploads[client] = upload
             samples += upload.facts["samples"]
             loss = upload.facts.get("loss")
             losses += [loss] if isinstance(loss, float) and math.isfinite(loss) else []  # told, not trusted
@@ -142,26 +149,26 @@ class Federation:
             "seconds": time.perf_counter() - began,
             "server_seconds": generated,
         }
-        return parts | {"facts": Record(facts=facts)}
+        return brought
 
     def _close(self, step: int) -> None:
         """Participants settle, the method closes the step and may replay; everyone is evaluated before and after."""
         settling = [k for k in self.plan.participants(step) if k not in self.ledger.absent]
         reports = {}
-        for client, (report, memory) in self._everyone("settle", self._served(settling), step):
+        for client, (report, memory) in self._ask("settle", self.personal(settling), step):
             self.memories[client] = memory
             self.ledger.add_transfer(up=report.nbytes)
             try:
                 check(report, self.method.expected_report())
                 reports[client] = report
             except BadMessage as error:
-                self._tell("refused", {"step": step, "client": client, "reason": f"report refused: {error}"})
+                self.tell("refused", {"step": step, "client": client, "reason": f"report refused: {error}"})
         if not self._frozen(step):
             self.method.close_step(self.state, reports)
         newcomers = [k for k in self.plan.batch(step) if k not in self.ledger.absent]
         existing = [k for k in self.plan.onboarded(step) if k not in self.ledger.absent and k not in newcomers]
         if self.bench.config.existing != "follow":
-            for client, (_, memory) in self._everyone("keep", self._served(newcomers), step):
+            for client, (_, memory) in self._ask("keep", self.personal(newcomers), step):
                 self.memories[client] = memory
         guarded = self.bench.config.existing == "guard"
         before = self._evaluate(step, newcomers if guarded else newcomers + existing)
@@ -172,21 +179,21 @@ class Federation:
         offers = {} if self._frozen(step) else self.method.replay(self.state, self._computer(step))
         seconds = time.perf_counter() - began
         if guarded and not self._frozen(step):
-            offers |= self._served([k for k in existing if k not in offers])
+            offers |= self.personal([k for k in existing if k not in offers])
         accepted = {}
-        for client, (answer, memory) in self._everyone("receive", offers, step):
+        for client, (answer, memory) in self._ask("receive", offers, step):
             self.ledger.add_transfer(down=offers[client].nbytes)
             accepted[client], self.memories[client] = bool(answer.facts["accepted"]), memory
         after = self._evaluate(step, list(offers))
         nobody: list[float | None] = [None] * self.plan.clients
         after = {rule: _filled(after.get(rule, nobody), before.get(rule, nobody)) for rule in before | after}
         self.ledger.add_step(before, after, seconds, accepted, self.method.capacity(self.state))
-        self._tell("step", {"step": step, **self.ledger.step_facts(step)})
+        self.tell("step", {"step": step, **self.ledger.step_facts(step)})
 
     def _evaluate(self, step: int, clients: list[int]) -> dict[str, list[float | None]]:
         """Accuracy of these clients with the model they would be served now, under each rule the method has."""
         rows: dict[str, list[float | None]] = {"acc": [None] * self.plan.clients}
-        for client, (reply, _) in self._everyone("score", self._served(clients), step):
+        for client, (reply, _) in self._ask("score", self.personal(clients), step):
             for rule, correct in reply.facts["correct"].items():
                 row = rows.setdefault(rule, [None] * self.plan.clients)
                 row[client] = 100.0 * correct / reply.facts["count"]
@@ -205,24 +212,12 @@ class Federation:
         sent = self.private | self.method.download(self.state, [k for k in clients if k not in self.private])
         return {k: sent[k] for k in clients}
 
-    def _served(self, clients: list[int]) -> dict[int, Message]:
+    def personal(self, clients: list[int]) -> dict[int, Message]:
         served = self.private | self.method.personal(self.state, [k for k in clients if k not in self.private])
         return {k: served[k] for k in clients}
 
-    def _everyone(
-        self, job: str, messages: dict[int, Message], step: int, round: int = 0
-    ) -> Iterable[tuple[int, Reply]]:
-        """Run one client function for several clients; replies in the clients' order."""
-        futures = [
-            (
-                k,
-                self.engine.submit(
-                    Call(job, self.bench.visit(step, round, k), message, self.memories.get(k, Memory()))
-                ),
-            )
-            for k, message in messages.items()
-        ]
-        return [(client, future.result()) for client, future in futures]
+    def _ask(self, job: str, messages: dict[int, Message], step: int, round: int = 0) -> Iterable[tuple[int, Reply]]:
+        return self.clients.ask(job, messages, self.memories, step, round)
 
     def _computer(self, step: int) -> Compute:
         """Runs a server job of the method on every message, in parallel."""
@@ -252,11 +247,11 @@ class Federation:
         self._collect_controls()
         self.checkpoints.snapshot((step, done), self._parts())
 
-    def _parts(self) -> dict[str, Record]:
+    def _parts(self) -> Parts:
         """Everything that a resumed run needs."""
         parts = {"state": self.state, "ledger": Record(facts=self.ledger.facts())}
-        parts |= {f"memory/{k}": memory for k, memory in self.memories.items()}
-        return parts | {f"private/{k}": message for k, message in self.private.items()}
+        clients = per_client("memory", self.memories) | per_client("private", self.private)
+        return parts | clients | self.clients.save()
 
     def _restore(self) -> Moment:
         found = self.checkpoints.latest()
@@ -266,7 +261,7 @@ class Federation:
         self._adopt(parts)
         return moment
 
-    def _adopt(self, parts: dict[str, Record]) -> None:
+    def _adopt(self, parts: Parts) -> None:
         """Continue from a snapshot; one that another form of the method left is refused before anything is written."""
         found, fresh = parts["state"], self.state
         if lacking := (fresh.tensors.keys() - found.tensors.keys()) | (fresh.facts.keys() - found.facts.keys()):
@@ -276,10 +271,10 @@ class Federation:
             )
         self.state = found
         self.ledger.restore(parts["ledger"].facts)
-        self.memories = {int(key[7:]): part for key, part in parts.items() if key.startswith("memory/")}
-        self.private = {int(key[8:]): part for key, part in parts.items() if key.startswith("private/")}
+        self.memories, self.private = by_client(parts, "memory"), by_client(parts, "private")
+        self.clients.restore(parts)
 
-    def _tell(self, kind: str, facts: dict[str, Any]) -> None:
+    def tell(self, kind: str, facts: dict[str, Any]) -> None:
         for observer in self.observers:
             observer.event(kind, facts)
 

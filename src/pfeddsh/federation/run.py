@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pfeddsh.config import Config, build, read
+from pfeddsh.config import Config, build
 from pfeddsh.errors import UserError
 from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation
@@ -18,6 +18,7 @@ from pfeddsh.federation.workbench import Workbench
 from pfeddsh.storage import controls
 from pfeddsh.storage.checkpoint import Checkpoints
 from pfeddsh.storage.files import locked, write_text
+from pfeddsh.values import read
 
 
 def run(config: Config, out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def run(config: Config, out: Path, observers: Sequence[Observer] = ()) -> dict[s
                 f"{out} already holds a run; continue it with `pfeddsh resume {out}` or choose another --out"
             )
         write_text(out / "config.toml", config.toml())
-        return work(bench, out, observers, Checkpoints(out / "state"))
+        return complete(bench, out, observers, Checkpoints(out / "state"))
 
 
 def resume(out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
@@ -42,10 +43,10 @@ def resume(out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
         return finished
     bench = Workbench(build(read(out / "config.toml"), str(out / "config.toml")))
     with locked(out):
-        return work(bench, out, observers, Checkpoints(out / "state"))
+        return complete(bench, out, observers, Checkpoints(out / "state"))
 
 
-def work(bench: Workbench, out: Path, observers: Sequence[Observer], checkpoints: Checkpoints) -> dict[str, Any]:
+def complete(bench: Workbench, out: Path, observers: Sequence[Observer], checkpoints: Checkpoints) -> dict[str, Any]:
     """From the checkpoints to results.json; the caller holds the folder's lock."""
     config, fingerprint = bench.config, bench.dataset.fingerprint
     with one_thread():

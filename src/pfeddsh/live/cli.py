@@ -28,7 +28,7 @@ def serve(
     folder: Annotated[Path, typer.Argument(help="the coordinator's folder; all it knows is in there")],
     config: Annotated[Path | None, typer.Option(help="a TOML file; its keys go to FOLDER/federation.toml")] = None,
     classes: Annotated[str | None, typer.Option(help="names of all classes: cat,dog,horse")] = None,
-    method: Annotated[str | None, typer.Option(help="see `pfeddsh methods`")] = None,
+    method: Annotated[str | None, typer.Option(help="see `pfeddsh methods`; your own: package.module:Class")] = None,
     rounds: Annotated[int | None, typer.Option(help="per step: rounds_first and rounds_later")] = None,
     batch_min: Annotated[int | None, typer.Option(help="newcomers that open a step at once")] = None,
     batch_wait: Annotated[float | None, typer.Option(help="seconds after which fewer do")] = None,
@@ -46,9 +46,9 @@ def serve(
 
     Example: `pfeddsh serve hospital --classes normal,pneumonia --batch-min 3 --batch-wait 86400`
     """
-    from pfeddsh.config import override, read
     from pfeddsh.live.coordinator.config import build, save
     from pfeddsh.live.coordinator.page import serve_page
+    from pfeddsh.values import override, read
 
     with _flower():
         from pfeddsh.live.coordinator.serve import Server
@@ -81,6 +81,9 @@ def join(
     name: Annotated[str | None, typer.Option(help="of this site; default: the folder's")] = None,
     ca: Annotated[Path | None, typer.Option(help="the coordinator's tls/ca.crt, copied to HOME")] = None,
     insecure: Annotated[bool | None, typer.Option(help="no TLS, no node keys; for one machine only")] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="a method of your own to run here: package.module:Class")
+    ] = None,
 ) -> None:
     """Take part in a federation as one site, until stopped. Joining again with the same HOME resumes.
 
@@ -99,7 +102,7 @@ def join(
     home.mkdir(parents=True, exist_ok=True)
     before = SiteConfig.load(home).model_dump() if (home / "site.toml").exists() else {}
     given: dict[str, Any] = {"data": data and str(Path(data).expanduser().resolve()), "server": server, "name": name}
-    given |= {"insecure": insecure}
+    given |= {"insecure": insecure, "allow": allow}
     values = {"name": home.resolve().name, **before, **{key: v for key, v in given.items() if v is not None}}
     if "data" not in values:
         raise UserError("where are this site's images? give --data DIR the first time")
@@ -127,7 +130,7 @@ def federation(
     demonstrate(folder, rounds, console)
 
 
-def _until_interrupted(work: Any) -> None:
+def _until_interrupted(run: Any) -> None:
     """SIGTERM and Ctrl-C end with everything stopped; what was done is on disk."""
     import signal
 
@@ -136,7 +139,7 @@ def _until_interrupted(work: Any) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     try:
-        work()
+        run()
     except KeyboardInterrupt:
         _say("stopped; started again, it continues from here")
         raise typer.Exit(0) from None

@@ -51,8 +51,8 @@ def certs(
     Example: `pfeddsh certs coordinator --host fed.example.org`
     """
     with _flower():
-        from pfeddsh.live.security import certs as work
-    created = work.make(folder, host or [])
+        from pfeddsh.live.security import certs as certificates
+    created = certificates.make(folder, host or [])
     for path in created:
         console.print(f"made {path}", soft_wrap=True)
     if not created:
@@ -67,8 +67,8 @@ def keygen(home: Home) -> None:
     Example: `pfeddsh keygen my-site`
     """
     with _flower():
-        from pfeddsh.live.security import certs as work
-    console.print(f"{home / 'node.key.pub'}\n{work.make_node_key(home)}", soft_wrap=True, highlight=False)
+        from pfeddsh.live.security import certs as certificates
+    console.print(f"{home / 'node.key.pub'}\n{certificates.make_node_key(home)}", soft_wrap=True, highlight=False)
 
 
 def nodes_add(
@@ -79,8 +79,8 @@ def nodes_add(
     Example: `pfeddsh nodes add coordinator north node.key.pub`
     """
     with _flower():
-        from pfeddsh.live.security import nodes as work
-    key = work.add(folder, name, public)
+        from pfeddsh.live.security import nodes
+    key = nodes.add(folder, name, public)
     console.print(f"{name} is admitted with the key {key}{_apply(folder)}", soft_wrap=True, highlight=False)
 
 
@@ -90,18 +90,18 @@ def nodes_revoke(folder: Folder, name: Name) -> None:
     Example: `pfeddsh nodes revoke coordinator north`
     """
     with _flower():
-        from pfeddsh.live.security import nodes as work
-    key = work.revoke(folder, name)
+        from pfeddsh.live.security import nodes
+    key = nodes.revoke(folder, name)
     console.print(f"{name} is revoked, key {key}{_apply(folder)}", soft_wrap=True, highlight=False)
 
 
 def _apply(folder: Path) -> str:
     """Tell the SuperLink, if one runs; otherwise `serve` does at its start. One that runs and refuses is an error."""
-    from pfeddsh.live.security import nodes as work
+    from pfeddsh.live.security import nodes
 
     try:
-        work.synchronise(folder, work.superlink_address(folder))
-    except work.Unreachable as error:
+        nodes.synchronise(folder, nodes.superlink_address(folder))
+    except nodes.Unreachable as error:
         return f"; it takes effect when the coordinator starts ({error})"
     return "; in effect now"
 
@@ -109,11 +109,11 @@ def _apply(folder: Path) -> str:
 def nodes_list(folder: Folder) -> None:
     """List the sites, their keys' fingerprints and whether they are connected."""
     with _flower():
-        from pfeddsh.live.security import nodes as work
+        from pfeddsh.live.security import nodes
     try:
-        sites = work.connected(folder, work.superlink_address(folder))
-    except work.Unreachable as error:
-        sites = work.sites(folder)
+        sites = nodes.connected(folder, nodes.superlink_address(folder))
+    except nodes.Unreachable as error:
+        sites = nodes.sites(folder)
         Console(stderr=True).print(f"[yellow]by the folder alone:[/] {escape(str(error))}", soft_wrap=True)
     view = Table("site", "state", "key")
     for site in sites:
@@ -130,9 +130,9 @@ def export(
 
     Example: `pfeddsh export my-site --out model`, then `python model/model.py photo.png`
     """
-    from pfeddsh.live.site import export as work
+    from pfeddsh.live.site.export import export as write
 
-    for path in work.export(home, out, onnx):
+    for path in write(home, out, onnx):
         console.print(f"wrote {path}", soft_wrap=True)
 
 
@@ -145,11 +145,12 @@ def predict(
 
     Example: `pfeddsh predict my-site photo.png more-photos/`
     """
-    from pfeddsh.live.site import predict as work
     from pfeddsh.live.site.model import read_model
+    from pfeddsh.live.site.predict import find_images
+    from pfeddsh.live.site.predict import predict as classify
 
     failed = False
-    for result in work.predict(read_model(home), work.find_images(images)):
+    for result in classify(read_model(home), find_images(images)):
         failed |= bool(result.error)
         if as_json:
             print(json.dumps({key: value for key, value in asdict(result).items() if value not in ("", None)}))
@@ -173,10 +174,10 @@ def status(
 
     Example: `pfeddsh status coordinator`
     """
-    from pfeddsh.live.coordinator import status as work
+    from pfeddsh.live.coordinator.status import read_status, read_text, render
 
-    state = work.read_status(folder)
+    state = read_status(folder)
     if as_json:
-        print(work.read_text(folder))
+        print(read_text(folder))
     else:
-        console.print(work.render(state))
+        console.print(render(state))

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import pfeddsh
 from pfeddsh.errors import UserError
+from pfeddsh.plugins import python_path
 
 PR_SET_PDEATHSIG = 1
 
@@ -37,7 +37,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
         "OMP_NUM_THREADS": "1",
         "PATH": _path(),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(pfeddsh.__file__).parents[1]), os.getenv("PYTHONPATH")])),
+        "PYTHONPATH": python_path(),
     }
 
 

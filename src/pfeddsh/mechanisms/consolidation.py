@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pfeddsh.mechanisms import replay
-from pfeddsh.messages import Message, State
-from pfeddsh.methods.base import Compute
+from pfeddsh.messages import Compute, Message, State
 from pfeddsh.models.lenet import LeNet
 from pfeddsh.rng import torch_stream
 

@@ -16,7 +16,7 @@ from pfeddsh.models.lenet import GATES, LeNet
 from pfeddsh.rng import torch_stream
 
 
-class Nothing:
+class Unprotected:
     """No protection: the control that shows the problem."""
 
     def __init__(self, model: LeNet, seed: int) -> None:
@@ -53,7 +53,7 @@ class Nothing:
         return None
 
 
-class Projection(Nothing):
+class Projection(Unprotected):
     """Ours: newcomers write only to directions orthogonal to the keys of existing clients, in every row.
 
     When those directions are exhausted the gate takes over with every channel taken: the rows are closed, and
@@ -82,7 +82,7 @@ class Projection(Nothing):
         state["basis"] = projection.extend(basis, keys)
 
 
-class Snapshot(Nothing):
+class Snapshot(Unprotected):
     """The honest control: the server keeps every existing client's weights, 242 KiB each, and protects nothing else."""
 
     def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
@@ -97,7 +97,7 @@ class Snapshot(Nothing):
         return thetas
 
 
-class Gate(Nothing):
+class Gate(Unprotected):
     """The paper: each step takes channels of its own, and what lies between channels taken earlier stays as it is."""
 
     def open(self, state: State, keys: Tensor) -> None:
@@ -148,9 +148,9 @@ class Gate(Nothing):
         return usage
 
 
-PROTECTIONS: dict[str, type[Nothing]] = {
+PROTECTIONS: dict[str, type[Unprotected]] = {
     "projection": Projection,
     "gate": Gate,
     "snapshot": Snapshot,
-    "none": Nothing,
+    "none": Unprotected,
 }

@@ -15,7 +15,7 @@ from torch import Tensor
 from pfeddsh.mechanisms import guard
 from pfeddsh.mechanisms.guard import Evidence, Model
 from pfeddsh.mechanisms.prior import own_prior
-from pfeddsh.messages import Memory, Message, State, check
+from pfeddsh.messages import Compute, Memory, Message, State, check
 from pfeddsh.models.fast import Trainer, sgd_epoch
 from pfeddsh.models.lenet import STATISTICS, LeNet, split_statistics
 from pfeddsh.rng import numpy_stream, torch_stream
@@ -95,12 +95,6 @@ class PriorAware(Options):
     """Whether clients raise their logits by their own label prior, in training and in serving (`mechanisms.prior`)."""
 
     prior: bool = Field(default=False, description="add each client's log label shares to its logits, at the client")
-
-
-class Compute(Protocol):
-    """Runs one of the method's server jobs for each message, wherever there is a free core; results in order."""
-
-    def __call__(self, job: str, messages: list[Message]) -> list[Message]: ...
 
 
 class Method:

@@ -17,9 +17,9 @@ from pfeddsh.mechanisms import embedding, gating, hypernet, masks
 from pfeddsh.mechanisms.consolidation import Consolidation
 from pfeddsh.mechanisms.protection import PROTECTIONS
 from pfeddsh.mechanisms.replay import INVERSIONS, Inversion
-from pfeddsh.messages import Memory, Message, State
+from pfeddsh.messages import Compute, Memory, Message, State
 from pfeddsh.methods import pfeddsh
-from pfeddsh.methods.base import ClientData, Compute, Options, Task, Visit
+from pfeddsh.methods.base import ClientData, Options, Task, Visit
 from pfeddsh.rng import torch_stream
 
 

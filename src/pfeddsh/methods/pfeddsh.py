@@ -20,8 +20,8 @@ from torch import Tensor
 from pfeddsh.mechanisms import common, embedding
 from pfeddsh.mechanisms.consolidation import Consolidation
 from pfeddsh.mechanisms.replay import INVERSIONS
-from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Compute, Method, Options, PriorAware, Task, Visit, pooled
+from pfeddsh.messages import Compute, Memory, Message, State
+from pfeddsh.methods.base import ClientData, Method, Options, PriorAware, Task, Visit, pooled
 
 
 class AroundCommon(PriorAware):

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
+from pfeddsh import plugins
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.mechanisms.guard import Existing
 from pfeddsh.methods.base import Method, Task
@@ -24,6 +24,7 @@ from pfeddsh.methods.odpfl_hn import ODPFLHN
 from pfeddsh.methods.pefll import PeFLL
 from pfeddsh.methods.pfeddsh import PFedDSH
 from pfeddsh.methods.pfedhn import PFedHN
+from pfeddsh.values import checked
 
 
 @dataclass(frozen=True)
@@ -38,16 +39,11 @@ class Entry:
 
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The complete settings: defaults, then the preset, then what the user gave."""
-        fields = self.method.Settings.model_fields
-        for key in given:
-            if key not in fields:
-                raise UserError(f"options: {unknown('setting', key, fields)}")
-        try:
-            return self.method.Settings(**{**self.preset, **given}).model_dump(mode="json")
-        except ValidationError as error:
-            lines = [f"options.{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors()]
-            raise UserError("; ".join(lines)) from None
+        return checked(self.method.Settings, {**self.preset, **given}, "options", "setting").model_dump(mode="json")
 
+
+GROUP = "pfeddsh.methods"  # the entry points by which installed packages offer methods
+REQUIRED = ("init", "download", "local", "aggregate")  # of every method
 
 FIRST = {"common_rate": 0, "rate": 0.7, "bias_rate": 0.3}  # the hypernetwork carries everything, as in the paper
 
@@ -137,9 +133,30 @@ METHODS: dict[str, Entry] = {
 
 
 def find(name: str) -> Entry:
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    return METHODS[name]
+    """What a name stands for: one of ours, an own class as `package.module:Class`, or one of an installed package."""
+    if name in METHODS:
+        return METHODS[name]
+    if plugins.is_reference(name):
+        return _own(name, plugins.load("method", name))
+    others = offered()
+    if name not in others:
+        raise unknown("method", name, [*METHODS, *others])
+    return _own(name, plugins.load_offered("method", others[name]))
+
+
+def offered() -> dict[str, EntryPoint]:
+    """Methods of installed packages; a name of ours stays ours."""
+    return {name: entry for name, entry in plugins.offered(GROUP).items() if name not in METHODS}
+
+
+def _own(name: str, found: object) -> Entry:
+    """A class that is not ours, if it is a method."""
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise UserError(f"method {name}: {found!r} is no class derived from pfeddsh.methods.base.Method")
+    lacking = [part for part in REQUIRED if getattr(found, part) is getattr(Method, part)]
+    if lacking:
+        raise UserError(f"method {name}: it lacks {', '.join(lacking)}; README.md, 'Add a method', has an example")
+    return Entry(found, (found.__doc__ or "").strip().partition("\n")[0])
 
 
 def create(name: str, options: Mapping[str, Any], task: Task) -> Method:

@@ -1,4 +1,4 @@
-"""From the places a user names to files: read, arrange, tabulate, draw, and only then write."""
+"""From the places a user names to files: read, group, tabulate, draw, and only then write."""
 
 import shlex
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pfeddsh.errors import UserError
 from pfeddsh.report import page, tables
-from pfeddsh.report.grouping import arrange
+from pfeddsh.report.grouping import group_runs
 from pfeddsh.report.read import gather
 from pfeddsh.report.summary import sentences
 from pfeddsh.report.writers import FORMATS
@@ -28,7 +28,7 @@ def build(places: Sequence[Path], out: Path, command: str) -> Built:
     if out.is_dir():
         raise UserError(f"{out} is a folder; give the page a name, for instance --out {out / 'page.html'}")
     runs, unread = gather(places)
-    groups, odd = arrange(runs)
+    groups, odd = group_runs(runs)
     made = tables.build(groups)
     text = page.render(groups, made, unread + odd, command)
     folder = out.with_name(f"{out.stem}-tables")
@@ -47,7 +47,7 @@ def build(places: Sequence[Path], out: Path, command: str) -> Built:
 def of_one(folder: Path) -> Path:
     """The page of one finished run, in its own folder and without the files of tables."""
     runs, unread = gather([folder])
-    groups, odd = arrange(runs)
+    groups, odd = group_runs(runs)
     out = folder / "report.html"
     write_text(out, page.render(groups, tables.build(groups), unread + odd, typed([folder], out)))
     return out

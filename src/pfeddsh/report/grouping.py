@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 from pfeddsh.config import Config, build
-from pfeddsh.errors import UserError
 from pfeddsh.methods import registry
 from pfeddsh.report.read import Run, fact
 from pfeddsh.schedule import parse
@@ -126,7 +125,7 @@ def _number(text: str) -> float:
         return 0.0
 
 
-def arrange(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
+def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     """Groups in reading order, and what a reader must be warned of."""
     problems: list[str] = []
     gathered: dict[tuple[Setting, tuple[int, ...], Variant], dict[int, Run]] = {}
@@ -163,11 +162,7 @@ def _variant(run: Run) -> Variant:
     method = run.results.method
     given = run.results.options | {name: (run.protocol or {}).get(name) for name in OWN}
     usual: dict[str, Any] = {name: Config.model_fields[name].default for name in OWN}
-    try:
-        entry = registry.find(method)
-    except UserError:
-        pass
-    else:
+    if entry := registry.METHODS.get(method):  # not `find`: reading a run must not import what it names
         usual |= entry.options({}) | {"later": entry.later, "existing": entry.existing}
     unusual = {k: v for k, v in given.items() if v is not None and v != usual.get(k)}
     return Variant(method, tuple((name, fact(value)) for name, value in sorted(unusual.items())))

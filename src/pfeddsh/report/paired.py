@@ -43,7 +43,7 @@ def first_batch(run: Results) -> dict[int, float]:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedTest:
     """One cell against a rival, client by client."""
 
     rival: str
@@ -54,7 +54,7 @@ class Comparison:
     p: float
 
 
-def compare(cell: Cell, rival: Cell, per_client: PerClient) -> Comparison | None:
+def compare(cell: Cell, rival: Cell, per_client: PerClient) -> PairedTest | None:
     """Wilcoxon's signed-rank test over clients, each paired with itself under the rival in the same seed.
 
     Over three seeds no rank test can fall below p = 0.25, so seeds are counted, not tested. Clients of one seed share a
@@ -74,7 +74,7 @@ def compare(cell: Cell, rival: Cell, per_client: PerClient) -> Comparison | None
     means = [statistics.fmean(seed) for seed in by_seed]
     every = [difference for seed in by_seed for difference in seed]
     better = sum(value > 0 for value in means)
-    return Comparison(rival.label, statistics.fmean(means), len(means), better, len(every), signed_rank(every))
+    return PairedTest(rival.label, statistics.fmean(means), len(means), better, len(every), signed_rank(every))
 
 
 def signed_rank(differences: Sequence[float]) -> float:
@@ -110,7 +110,7 @@ def ranking(cells: Sequence[Cell], measure: Measure) -> list[tuple[Cell, Spread]
 
 
 def against_best(cells: Sequence[Cell], measure: Measure, per_client: PerClient
-                 ) -> dict[str, Comparison]:  # fmt: skip
+                 ) -> dict[str, PairedTest]:  # fmt: skip
     """Every cell against the best of the others; p corrected over the table."""
     ranked = [cell for cell, _ in ranking(cells, measure)]
     found = {}
@@ -120,6 +120,6 @@ def against_best(cells: Sequence[Cell], measure: Measure, per_client: PerClient
             found[cell.id] = comparison
     fair = holm([comparison.p for comparison in found.values()])
     return {
-        key: Comparison(c.rival, c.difference, c.seeds, c.better, c.clients, p)
+        key: PairedTest(c.rival, c.difference, c.seeds, c.better, c.clients, p)
         for (key, c), p in zip(found.items(), fair, strict=True)
     }

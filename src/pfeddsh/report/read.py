@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pfeddsh.config import PROTOCOL
+from pfeddsh.config import APART, Config
 from pfeddsh.errors import UserError
 from pfeddsh.report.contract import Results
 from pfeddsh.results.metrics import sampled_adaptation, summary
@@ -99,7 +99,8 @@ def _beside(path: Path) -> dict[str, Any] | None:
         config = tomllib.loads((path.parent / "config.toml").read_text()) if path.name == "results.json" else {}
     except (OSError, ValueError):
         return None
-    return {name: config[name] for name in PROTOCOL if name in config} or None
+    known = Config.model_fields.keys() - APART
+    return {name: value for name, value in config.items() if name in known} or None
 
 
 def _why(error: Exception) -> str:

@@ -38,6 +38,14 @@ class Ledger:
         self.replay_seconds: list[float] = []
         self.zero_shot: list[list[float | None]] = []
 
+    def grow(self) -> None:
+        """Make room for clients that the plan has taken in since."""
+        clients = self.plan.clients
+        self.batch = [next(t for t in self.plan.steps if k in self.plan.batch(t)) for k in range(clients)]
+        rows = [*self.acc, *self.before, self.local, *self.zero_shot]
+        for row in rows + [row for sibling in self.siblings.values() for row in sibling]:
+            row += [None] * (clients - len(row))
+
     def turn_away(self, client: int, reason: str) -> None:
         self.absent[client] = reason
 

@@ -11,7 +11,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from pfeddsh.messages import Record, bundle, unbundle
+from pfeddsh.messages import Parts, bundle, unbundle
 from pfeddsh.storage.files import Damaged, read_record, write_record
 
 Moment = tuple[int, int]  # (step, rounds of it that are done); (t, 0) means step t-1 is closed and t not yet open
@@ -45,7 +45,7 @@ class Checkpoints:
         """Whether to write a snapshot at this moment within a step."""
         return time.monotonic() - self._last > self.interval
 
-    def snapshot(self, moment: Moment, parts: dict[str, Record]) -> None:
+    def snapshot(self, moment: Moment, parts: Parts) -> None:
         """Write the whole state; forget what is older than the snapshot before."""
         write_record(self._path("snapshot", moment), bundle(parts))
         keep = list(self._files("snapshot"))[-2:]
@@ -55,11 +55,11 @@ class Checkpoints:
                     path.unlink()
         self._last = time.monotonic()
 
-    def round(self, moment: Moment, parts: dict[str, Record]) -> None:
+    def round(self, moment: Moment, parts: Parts) -> None:
         """Write what one round brought; `moment` is the one after it. One lost to a power cut is computed again."""
         write_record(self._path("round", moment), bundle(parts), durable=False)
 
-    def latest(self) -> tuple[Moment, dict[str, Record]] | None:
+    def latest(self) -> tuple[Moment, Parts] | None:
         """The newest snapshot that is whole; damaged ones are named in a warning and passed over."""
         for moment, path in reversed(self._files("snapshot").items()):
             try:
@@ -68,7 +68,7 @@ class Checkpoints:
                 warnings.warn(f"{error}; using the checkpoint before it", stacklevel=2)
         return None
 
-    def recorded(self, moment: Moment) -> dict[str, Record] | None:
+    def recorded(self, moment: Moment) -> Parts | None:
         """What the journal has of the round that led to `moment`; None if it is to be computed again."""
         path = self._path("round", moment)
         if not path.exists():

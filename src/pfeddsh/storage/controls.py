@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from pfeddsh.config import Config
 from pfeddsh.data.store import cache_root
@@ -18,18 +19,23 @@ from pfeddsh.errors import UserError
 from pfeddsh.storage.files import replacing
 
 VERSION = 1  # of the local training: a change of its arithmetic must raise it
-FIELDS = (
-    "seed", "partition", "alpha", "rounds_first", "rounds_later", "sample_fraction", "local_epochs", "lr", "momentum",
-    "batch_size", "hold_out", "sampling",
-)  # fmt: skip
+# What a client that trains alone does not depend on, and what the key tells in another way (data and schedule).
+EXCLUDED = frozenset({
+    "method", "options", "later", "existing", "evidence", "engine", "workers", "dataset", "data_dir", "schedule",
+})  # fmt: skip
 # Keys that came later; at these values an entry from before them is the same control.
 ADDED = {"hold_out": 0.0, "sampling": "random"}
+
+
+def relevant(config: Config) -> dict[str, Any]:
+    """Every key of the configuration but those that are known to stand apart: a forgotten one can only save less."""
+    return {name: value for name, value in config.model_dump(mode="json").items() if name not in EXCLUDED}
 
 
 def path(config: Config, fingerprint: str, step: int) -> Path:
     """Where the controls of a step's batch are kept."""
     plan = config.plan()
-    known = {name: value for name in FIELDS if (value := getattr(config, name)) != ADDED.get(name)}
+    known = {name: value for name, value in relevant(config).items() if value != ADDED.get(name)}
     key = json.dumps([VERSION, fingerprint, plan.clients, plan.sizes[:step], known])
     return cache_root() / "controls" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 

@@ -1,4 +1,4 @@
-"""The front desk: who is connected under which key, who is known, who waits to be onboarded."""
+"""Who is let in: who is connected under which key, who is known, who waits to be onboarded."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime
 
-from pfeddsh.live.coordinator.roster import Registry, Waiting
+from pfeddsh.live.coordinator.roster import Newcomer, Roster
 from pfeddsh.live.exchange import Exchange
 from pfeddsh.live.transport import Node
 from pfeddsh.live.wire import decode
@@ -24,19 +24,19 @@ def _plain(name: str) -> str:
     return "".join(character for character in name if character.isprintable())[:64]
 
 
-class Reception:
+class Admission:
     """Fed by the exchange's thread, read by the coordinator's."""
 
     def __init__(
         self,
         exchange: Exchange,
-        registry: Registry,
+        roster: Roster,
         hello: bytes,
         timeout: float,
         authenticated: bool,
         refuse: Callable[[str, str], None],
     ) -> None:
-        self.registry = registry
+        self.roster = roster
         self.last_seen: dict[str, str] = {}
         self._exchange, self._hello, self._timeout = exchange, hello, timeout
         self._authenticated, self._refuse = authenticated, refuse
@@ -82,11 +82,11 @@ class Reception:
             self._keys = {n: key for n, key in self._keys.items() if key != claimed}  # a restart gave it a new node
             self._keys[node.id] = claimed
             self.last_seen[claimed] = now()
-            if self.registry.known(claimed) is None and claimed not in self.registry.dismissed:
+            if self.roster.known(claimed) is None and claimed not in self.roster.dismissed:
                 self._queue(claimed, node.name or name, samples)
 
     def _queue(self, key: str, name: str, samples: int) -> None:
-        self.registry.wait(Waiting(key, name, now(), samples))
+        self.roster.wait(Newcomer(key, name, now(), samples))
         self._waiting_since.setdefault(key, time.monotonic())
 
     # For the coordinator
@@ -110,24 +110,24 @@ class Reception:
         """Newcomers that are connected, and for how many seconds they have waited."""
         with self._lock:
             here = self.online()
-            for key in self.registry.queue:
+            for key in self.roster.queue:
                 self._waiting_since.setdefault(key, time.monotonic())
-            return {k: time.monotonic() - self._waiting_since[k] for k in self.registry.queue if k in here}
+            return {k: time.monotonic() - self._waiting_since[k] for k in self.roster.queue if k in here}
 
     def take(self, keys: list[str]) -> tuple[int, ...]:
         with self._lock:
-            return self.registry.take(keys)
+            return self.roster.take(keys)
 
     def dismiss(self, batch: tuple[int, ...]) -> None:
         with self._lock:
-            self.registry.dismiss(batch)
+            self.roster.dismiss(batch)
 
     def release(self, client: int) -> None:
         """A newcomer that did not tell of itself in time goes back to the queue."""
         with self._lock:
-            entry = self.registry.clients[client]
+            entry = self.roster.clients[client]
             if entry.released:  # before an interruption
                 return
-            self.registry.release(client)
+            self.roster.release(client)
             self._waiting_since.pop(entry.key, None)
             self._queue(entry.key, entry.name, 0)

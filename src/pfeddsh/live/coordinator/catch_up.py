@@ -13,7 +13,7 @@ from pfeddsh.messages import BadMessage, Message
 Send = Callable[[str, int, int, Message], "Future[Reply]"]  # job, step, client, message
 
 
-class Errands:
+class CatchUp:
     """Done while the coordinator waits for something else. Nobody is asked twice at a time for the same thing."""
 
     def __init__(

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pfeddsh.config import Config, read
-from pfeddsh.errors import UserError, unknown
+from pfeddsh.config import Config
+from pfeddsh.errors import UserError
 from pfeddsh.methods import registry
 from pfeddsh.storage.files import write_text
+from pfeddsh.values import checked, read
 
 Channels = tuple[float, float, float]
 
@@ -49,6 +50,7 @@ class LiveConfig(BaseModel):
             raise ValueError(f"method '{self.method}' serves a model once; a site may be away at that moment")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("classes has a name twice")
+        self.training()
         return self
 
     def training(self) -> Config:
@@ -68,16 +70,7 @@ class LiveConfig(BaseModel):
 
 def build(values: dict[str, Any], where: str) -> LiveConfig:
     """A checked configuration, or an error that names each wrong key and the nearest valid one."""
-    for key in values:
-        if key not in LiveConfig.model_fields:
-            raise UserError(f"{where}: {unknown('key', key, LiveConfig.model_fields)}")
-    try:
-        config = LiveConfig(**values)
-        config.training()
-    except ValidationError as error:
-        lines = [f"{'.'.join(str(p) for p in e['loc']) or 'value'}: {e['msg']}" for e in error.errors()]
-        raise UserError(f"{where}: " + "; ".join(lines)) from None
-    return config
+    return checked(LiveConfig, values, where)
 
 
 def load(folder: Path) -> LiveConfig:

@@ -5,9 +5,9 @@ from typing import Any
 
 from pfeddsh.federation.engines import Reply
 from pfeddsh.federation.workbench import SERVER, Call, Workbench
-from pfeddsh.live.coordinator.admission import Reception
+from pfeddsh.live.coordinator.admission import Admission
 from pfeddsh.live.coordinator.config import LiveConfig
-from pfeddsh.live.coordinator.schedule import LivePlan
+from pfeddsh.live.coordinator.schedule import LiveSchedule
 from pfeddsh.live.exchange import Absent, Exchange
 from pfeddsh.live.wire import decode, encode_call
 from pfeddsh.messages import BadMessage, Memory
@@ -21,9 +21,11 @@ ROOM = 1 << 20  # bytes by which a reply may exceed twice what was sent
 class LiveBench(Workbench):
     """A workbench without data: that of the coordinator."""
 
+    plan: LiveSchedule
+
     def __init__(self, config: LiveConfig, taken: list[tuple[int, ...]]) -> None:
         self.config = config.training()
-        self.plan = LivePlan.create(self.config, taken)
+        self.plan = LiveSchedule.create(self.config, taken)
         self.task = Task.create(len(config.classes), config.seed)
         self.method = registry.create(config.method, self.config.options, self.task)
 
@@ -31,8 +33,8 @@ class LiveBench(Workbench):
 class LiveEngine:
     """An engine whose replies may fail to come (`Absent`) or be unreadable (`BadMessage`)."""
 
-    def __init__(self, bench: LiveBench, config: LiveConfig, exchange: Exchange, reception: Reception) -> None:
-        self._bench, self._config, self._exchange, self._reception = bench, config, exchange, reception
+    def __init__(self, bench: LiveBench, config: LiveConfig, exchange: Exchange, admission: Admission) -> None:
+        self._bench, self._config, self._exchange, self._admission = bench, config, exchange, admission
         self._settings = config.for_sites()
 
     def submit(self, call: Call, background: bool = False) -> "Future[Reply]":
@@ -40,10 +42,10 @@ class LiveEngine:
         if call.visit.client == SERVER:
             result.set_result(self._bench.run(call))
             return result
-        key = self._reception.registry.clients[call.visit.client].key
+        key = self._admission.roster.clients[call.visit.client].key
         body = encode_call(call, self._settings)
         grace = self._config.offline_after if call.job in PATIENT else 0.0
-        sent = self._exchange.ask(lambda: self._reception.node_of(key), body, self._config.round_timeout, grace)
+        sent = self._exchange.ask(lambda: self._admission.node_of(key), body, self._config.round_timeout, grace)
         sent.add_done_callback(lambda done: _hand_over(done, result, 2 * len(body) + ROOM))
         return result
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pfeddsh.errors import UserError
-from pfeddsh.messages import Message, Record, bundle, unbundle
+from pfeddsh.messages import Message, Record, bundle, by_client, per_client, unbundle
 from pfeddsh.storage.files import Damaged, read_record, write_record
 
 PENDING, ACCEPTED, DECLINED, REPLACED = "pending", "accepted", "declined", "replaced"
@@ -14,59 +14,64 @@ class Offers:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._pending: dict[int, tuple[int, Message]] = {}
-        self._fate: dict[str, str] = {}  # "step/client" -> what became of the offer
+        self._message: dict[int, Message] = {}  # of the pending offers
+        self._fate: dict[int, dict[int, str]] = {}  # client -> step -> what became of the offer
         if path.exists():
             try:
                 parts = unbundle(read_record(path))
             except Damaged as error:
                 raise UserError(f"{error}; restore it from a backup, or remove it: its offers are then lost") from error
-            self._fate = parts.pop("fate").facts
-            for key, message in parts.items():
-                step, client = map(int, key.split("/"))
-                self._pending[client] = (step, message)
+            self._message = by_client(parts, "offer")
+            for client, fates in parts["fate"].facts.items():
+                self._fate[int(client)] = {int(step): fate for step, fate in fates.items()}
 
     def make(self, step: int, offers: dict[int, Message]) -> None:
         """New offers replace pending ones. Making them again, after an interruption, changes nothing."""
         for client, message in offers.items():
-            if self._fate.get(f"{step}/{client}", PENDING) != PENDING:
-                continue
-            if client in self._pending and self._pending[client][0] < step:
-                self._fate[f"{self._pending[client][0]}/{client}"] = REPLACED
-            self._pending[client] = (step, message)
-            self._fate[f"{step}/{client}"] = PENDING
+            fates = self._fate.setdefault(client, {})
+            if fates.get(step, PENDING) == PENDING:
+                self._withdraw(client)
+                self._message[client], fates[step] = message, PENDING
         self._save()
 
     def answer(self, step: int, client: int, accepted: bool) -> bool:
         """Note the answer; False if the offer was no longer pending."""
-        if self._fate.get(f"{step}/{client}") != PENDING:
+        fates = self._fate.get(client, {})
+        if fates.get(step) != PENDING:
             return False
-        self._fate[f"{step}/{client}"] = ACCEPTED if accepted else DECLINED
-        del self._pending[client]
+        fates[step] = ACCEPTED if accepted else DECLINED
+        del self._message[client]
         self._save()
         return True
 
     def drop(self, client: int) -> None:
         """Nothing is offered any more to a client that was turned away."""
-        if client in self._pending:
-            step, _ = self._pending.pop(client)
-            self._fate[f"{step}/{client}"] = REPLACED
+        if client in self._message:
+            self._withdraw(client)
             self._save()
+
+    def _withdraw(self, client: int) -> None:
+        if self._message.pop(client, None) is not None:
+            self._fate[client][max(self._fate[client])] = REPLACED
 
     @property
     def pending(self) -> dict[int, tuple[int, Message]]:
-        return dict(self._pending)
+        """By client: the step and the offer."""
+        return {client: (max(self._fate[client]), message) for client, message in self._message.items()}
 
     def last(self, client: int) -> str:
         """What became of the client's latest offer: none, pending, accepted or declined."""
-        steps = [int(key.split("/")[0]) for key in self._fate if key.split("/")[1] == str(client)]
-        fate = self._fate[f"{max(steps)}/{client}"] if steps else "none"
+        fates = self._fate.get(client)
+        fate = fates[max(fates)] if fates else "none"
         return "none" if fate == REPLACED else fate
 
     def counts(self) -> dict[str, int]:
-        fates = list(self._fate.values())
+        fates = [fate for own in self._fate.values() for fate in own.values()]
         return {"made": len(fates), **{fate: fates.count(fate) for fate in (ACCEPTED, DECLINED, PENDING)}}
 
     def _save(self) -> None:
-        parts = {f"{step}/{client}": message for client, (step, message) in self._pending.items()}
-        write_record(self._path, bundle({**parts, "fate": Record(facts=dict(self._fate))}))
+        write_record(self._path, bundle({**per_client("offer", self._message), "fate": Record(facts=self._fates())}))
+
+    def _fates(self) -> dict[str, dict[str, str]]:
+        """As JSON has it, whose keys are strings."""
+        return {str(k): {str(step): fate for step, fate in fates.items()} for k, fates in self._fate.items()}

@@ -12,7 +12,7 @@ SCHEMA = 1
 
 
 @dataclass
-class Client:
+class Member:
     """A client is its key; a key that came too late for its batch waits again, and its number stays unused."""
 
     id: int
@@ -23,7 +23,7 @@ class Client:
 
 
 @dataclass
-class Waiting:
+class Newcomer:
     """A newcomer in the queue."""
 
     key: str
@@ -33,26 +33,26 @@ class Waiting:
 
 
 @dataclass
-class Registry:
+class Roster:
     """The content of clients.json."""
 
     path: Path
-    clients: list[Client] = field(default_factory=list)
-    queue: dict[str, Waiting] = field(default_factory=dict)
+    clients: list[Member] = field(default_factory=list)
+    queue: dict[str, Newcomer] = field(default_factory=dict)
     dismissed: list[str] = field(default_factory=list)  # keys of a first batch of which nobody could be onboarded
 
     @staticmethod
-    def load(path: Path) -> "Registry":
+    def load(path: Path) -> "Roster":
         if not path.exists():
-            return Registry(path)
+            return Roster(path)
         try:
             content = json.loads(path.read_text())
-            clients = [Client(**entry) for entry in content["clients"]]
-            queue = {entry["key"]: Waiting(**entry) for entry in content["queue"]}
+            clients = [Member(**entry) for entry in content["clients"]]
+            queue = {entry["key"]: Newcomer(**entry) for entry in content["queue"]}
             dismissed = list(content.get("dismissed", []))
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is damaged ({error}); restore it from a backup") from error
-        return Registry(path, clients, queue, dismissed)
+        return Roster(path, clients, queue, dismissed)
 
     def save(self) -> None:
         content: dict[str, Any] = {"schema": SCHEMA, "clients": [asdict(client) for client in self.clients]}
@@ -64,10 +64,10 @@ class Registry:
         last = max((client.batch for client in self.clients), default=0)
         return [tuple(c.id for c in self.clients if c.batch == step) for step in range(1, last + 1)]
 
-    def known(self, key: str) -> Client | None:
+    def known(self, key: str) -> Member | None:
         return next((c for c in self.clients if c.key == key and not c.released), None)
 
-    def wait(self, newcomer: Waiting) -> None:
+    def wait(self, newcomer: Newcomer) -> None:
         if newcomer.key not in self.queue:
             self.queue[newcomer.key] = newcomer
             self.save()
@@ -77,7 +77,7 @@ class Registry:
         batch = max((client.batch for client in self.clients), default=0) + 1
         taken = sorted((self.queue.pop(key) for key in keys), key=lambda w: (w.name, w.key))
         first = len(self.clients)
-        self.clients += [Client(first + i, w.key, w.name, batch) for i, w in enumerate(taken)]
+        self.clients += [Member(first + i, w.key, w.name, batch) for i, w in enumerate(taken)]
         self.save()
         return tuple(range(first, len(self.clients)))
 

@@ -13,13 +13,13 @@ import torch
 
 from pfeddsh.errors import UserError
 from pfeddsh.federation.observers import EventLog
-from pfeddsh.live.coordinator.admission import Reception
+from pfeddsh.live.coordinator.admission import Admission
 from pfeddsh.live.coordinator.config import LiveConfig, load
 from pfeddsh.live.coordinator.engine import LiveBench, LiveEngine
 from pfeddsh.live.coordinator.federation import LiveFederation
 from pfeddsh.live.coordinator.offers import Offers
-from pfeddsh.live.coordinator.roster import Registry
-from pfeddsh.live.coordinator.status_file import Board
+from pfeddsh.live.coordinator.roster import Roster
+from pfeddsh.live.coordinator.status_file import StatusFile
 from pfeddsh.live.exchange import Exchange
 from pfeddsh.live.security.refusals import Watcher
 from pfeddsh.live.transport import Transport
@@ -42,24 +42,24 @@ def coordinate(folder: Path, transport: Transport, authenticated: bool) -> None:
         write_text(folder / "coordinator.pid", f"{os.getpid()}\n")
         _check_unchanged(config, state / "federation.json")
         torch.set_num_threads(1)
-        registry = Registry.load(folder / "clients.json")
+        roster = Roster.load(folder / "clients.json")
         offers = Offers(state / "offers.safetensors")
         exchange = Exchange(transport)
         hello = encode({"job": HELLO, "settings": config.for_sites()}, Message())
-        reception = Reception(
-            exchange, registry, hello, min(60.0, config.round_timeout), authenticated,
-            lambda name, reason: board.refuse(name, reason),
+        admission = Admission(
+            exchange, roster, hello, min(60.0, config.round_timeout), authenticated,
+            lambda name, reason: status.refuse(name, reason),
         )  # fmt: skip
-        board = Board(folder / "status.json", reception, offers, Watcher(folder))
-        exchange.on_nodes = reception.on_nodes
-        bench = LiveBench(config, registry.batches())
-        engine = LiveEngine(bench, config, exchange, reception)
+        status = StatusFile(folder / "status.json", admission, offers, Watcher(folder))
+        exchange.on_nodes = admission.on_nodes
+        bench = LiveBench(config, roster.batches())
+        engine = LiveEngine(bench, config, exchange, admission)
         exchange.start()
         try:
-            _let_everyone_in(reception, exchange)
+            _let_everyone_in(admission, exchange)
             checkpoints = Checkpoints(state)
-            federation = LiveFederation(config, bench, engine, exchange, reception, checkpoints, offers, board)
-            federation.observers.append(EventLog(folder / "events.jsonl", federation.moment))
+            federation = LiveFederation(config, bench, engine, exchange, admission, checkpoints, offers, status)
+            federation.loop.observers.append(EventLog(folder / "events.jsonl", federation.loop.moment))
             ledger = federation.run()
         finally:
             engine.close()
@@ -101,9 +101,9 @@ def _check_unchanged(config: LiveConfig, path: Path) -> None:
         )
 
 
-def _let_everyone_in(reception: Reception, exchange: Exchange, patience: float = 60.0) -> None:
+def _let_everyone_in(admission: Admission, exchange: Exchange, patience: float = 60.0) -> None:
     """After a restart, hear who is there before anyone is taken for absent."""
     deadline = time.monotonic() + patience
-    while not reception.settled() and time.monotonic() < deadline:
+    while not admission.settled() and time.monotonic() < deadline:
         exchange.check()
         time.sleep(0.1)

@@ -7,15 +7,17 @@ from pfeddsh.schedule import Schedule
 
 
 @dataclass(frozen=True)
-class LivePlan(Schedule):
+class LiveSchedule(Schedule):
     """Clients are numbered in the order they were taken in; `taken` grows by one batch per step."""
 
     taken: list[tuple[int, ...]] = field(default_factory=list)
 
     @staticmethod
-    def create(config: Config, taken: list[tuple[int, ...]]) -> "LivePlan":
+    def create(config: Config, taken: list[tuple[int, ...]]) -> "LiveSchedule":
         c = config
-        return LivePlan((), c.seed, c.rounds_first, c.rounds_later, c.sample_fraction, c.lr, c.sampling, taken=taken)
+        return LiveSchedule(
+            (), c.seed, c.rounds_first, c.rounds_later, c.sample_fraction, c.lr, c.sampling, taken=taken
+        )
 
     @property
     def clients(self) -> int:

@@ -1,9 +1,10 @@
-"""What a client may send: replies that can be read, uploads of plausible length, and few that are neither."""
+"""What a client may send: replies that can be read, uploads of plausible norm, and few that are neither."""
 
 import math
 import statistics
 from typing import Any
 
+from pfeddsh.federation.clients import Round
 from pfeddsh.federation.workbench import CONTROL
 from pfeddsh.live.coordinator.config import LiveConfig
 from pfeddsh.messages import BadMessage, Message, Record
@@ -25,19 +26,19 @@ def check_facts(job: str, reply: Message) -> None:
             raise BadMessage(f"a score of {told} in {count}")
 
 
-class Discipline:
-    """Strikes against clients, and the lengths of the step's last uploads."""
+class Screening:
+    """Strikes against clients, and the norms of the step's last uploads."""
 
     def __init__(self, config: LiveConfig) -> None:
         self._config = config
         self.strikes: dict[int, int] = {}  # refused replies in a row
         self.norms: list[float] = []
-        self.step = 0  # that the norms are of: rates, and with them lengths, begin anew in each
+        self.step = 0  # that the norms are of: rates, and with them norms, begin anew in each
 
-    def bound(self, recorded: dict[str, Record]) -> None:
-        """Refuse uploads absurdly long beside the others of the round; if these are few, beside the last ones."""
-        facts = recorded["facts"].facts
-        norms = {key[7:]: _norm(part) for key, part in recorded.items() if key.startswith("upload/")}
+    def bound(self, brought: Round) -> None:
+        """Refuse uploads of an absurd norm beside the others of the round; if these are few, beside the last ones."""
+        facts = brought.facts
+        norms = {str(client): _norm(upload) for client, upload in brought.uploads.items()}
         known = list(norms.values())
         if len(known) < ENOUGH and facts["step"] == self.step:
             known += self.norms
@@ -45,7 +46,7 @@ class Discipline:
             median = statistics.median(known)
             for client, norm in norms.items():
                 if norm > self._config.norm_bound * median:
-                    del recorded[f"upload/{client}"]
+                    del brought.uploads[int(client)]
                     facts["refused"][client] = f"norm {norm:.3g}, {norm / median:.0f} times the cohort's median"
         facts["norms"] = {client: norm for client, norm in norms.items() if client not in facts["refused"]}
 
@@ -64,7 +65,7 @@ class Discipline:
         strikes = {str(client): count for client, count in self.strikes.items()}
         return Record(facts={"strikes": strikes, "norms": self.norms, "step": self.step})
 
-    def adopt(self, record: Record) -> None:
+    def restore(self, record: Record) -> None:
         self.strikes = {int(client): count for client, count in record.facts["strikes"].items()}
         self.norms, self.step = list(record.facts["norms"]), record.facts["step"]
 

@@ -16,12 +16,12 @@ from pfeddsh.errors import UserError
 FILE = "status.json"
 
 
-class Waiting(BaseModel):
+class WaitingStatus(BaseModel):
     name: str
     since: datetime.datetime
 
 
-class Client(BaseModel):
+class ClientStatus(BaseModel):
     id: int
     name: str
     key: str
@@ -35,7 +35,7 @@ class Client(BaseModel):
     accuracy_first: float | None = None
 
 
-class Offers(BaseModel):
+class OfferCounts(BaseModel):
     made: int = 0
     accepted: int = 0
     declined: int = 0
@@ -63,9 +63,9 @@ class Status(BaseModel):
     round: int
     rounds: int
     eta_seconds: float | None = None
-    queue: list[Waiting] = []
-    clients: list[Client] = []
-    offers: Offers = Offers()
+    queue: list[WaitingStatus] = []
+    clients: list[ClientStatus] = []
+    offers: OfferCounts = OfferCounts()
     refused: list[Refused] = []
     bytes: Bytes = Bytes()
     pa: list[float | None] = []

@@ -30,7 +30,7 @@ class Unreachable(UserError):
 
 
 @dataclass(frozen=True)
-class Site:
+class ListedSite:
     """A site as the operator sees it. `state` is Flower's (registered, online, offline), or allowed, or revoked."""
 
     name: str
@@ -79,13 +79,13 @@ def revoke(folder: Path, name: str) -> str:
     return print_
 
 
-def sites(folder: Path) -> list[Site]:
+def sites(folder: Path) -> list[ListedSite]:
     """All sites that were ever allowed, by the folder alone."""
     found = []
     for place, state in (("nodes", "allowed"), ("revoked", "revoked")):
         for path in sorted((folder / "tls" / place).glob("*.pub")):
             line = path.read_bytes()
-            found.append(Site(line.split()[-1].decode(), fingerprint(line), state))
+            found.append(ListedSite(line.split()[-1].decode(), fingerprint(line), state))
     return found
 
 
@@ -97,7 +97,7 @@ def superlink_address(folder: Path) -> str:
         raise Unreachable(f"no SuperLink runs for {folder}: there is no superlink.address in it") from None
 
 
-def synchronise(folder: Path, address: str) -> list[Site]:
+def synchronise(folder: Path, address: str) -> list[ListedSite]:
     """Make the SuperLink admit exactly the folder's sites; returns all of them with Flower's state."""
     allowed = {site.key: site for site in sites(folder) if site.state == "allowed"}
     with _control(folder, address) as client:
@@ -111,12 +111,14 @@ def synchronise(folder: Path, address: str) -> list[Site]:
     return connected(folder, address)
 
 
-def connected(folder: Path, address: str) -> list[Site]:
+def connected(folder: Path, address: str) -> list[ListedSite]:
     """The folder's sites with Flower's state of those it knows; changes nothing."""
     with _control(folder, address) as client:
         nodes = _nodes(client)
     return [
-        Site(site.name, site.key, nodes[site.key].status) if site.state == "allowed" and site.key in nodes else site
+        ListedSite(site.name, site.key, nodes[site.key].status)
+        if site.state == "allowed" and site.key in nodes
+        else site
         for site in sites(folder)
     ]
 
@@ -125,7 +127,7 @@ def _nodes(client: Any) -> dict[str, Any]:
     return {fingerprint(node.public_key): node for node in client.ListNodes(ListNodesRequest()).nodes_info}
 
 
-def _pem(folder: Path, site: Site) -> bytes:
+def _pem(folder: Path, site: ListedSite) -> bytes:
     key = read_public((folder / "tls" / "nodes" / f"{site.name}.pub").read_bytes())
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 

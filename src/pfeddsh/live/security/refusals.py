@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pfeddsh.errors import UserError
 from pfeddsh.live.security.certs import fingerprint
-from pfeddsh.live.security.nodes import Site, sites
+from pfeddsh.live.security.nodes import ListedSite, sites
 from pfeddsh.live.security.proxy import ERRORS, LOG
 
 # What a SuperNode writes, and what it means; the first that is found counts. Flower 1.41.
@@ -120,7 +120,7 @@ class Tail:
 Entry = tuple[str, str, str]  # time, client, reason
 
 
-def _request(line: str, known: dict[str, Site]) -> Entry | None:
+def _request(line: str, known: dict[str, ListedSite]) -> Entry | None:
     """A line of the access log, which holds only what was not answered with success."""
     try:
         entry = json.loads(line)
@@ -135,7 +135,7 @@ def _request(line: str, known: dict[str, Site]) -> Entry | None:
     return entry["time"], client, _reason(status, path, key, site)
 
 
-def _reason(status: int, path: str, key: str, site: Site | None) -> str:
+def _reason(status: int, path: str, key: str, site: ListedSite | None) -> str:
     what = path.removeprefix("/v1/fleet/")
     if what == "register-node":
         return "came without a registered key"

@@ -6,6 +6,7 @@ a message was lost or the coordinator was restarted, is answered from disk.
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from pfeddsh.messages import Memory, Message, Record, bundle, unbundle
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Method, Options, Task, Visit
 from pfeddsh.methods.local import Local
+from pfeddsh.plugins import is_reference
 from pfeddsh.storage.files import Damaged, digest, read_record, write_record
 
 JOBS = ("card", "local", "settle", "keep", "receive", "score")
@@ -41,8 +43,8 @@ class SiteData(Shard):
 class Site:
     """A site's side of the federation, without the network."""
 
-    def __init__(self, home: Path, name: str, key: str, data: str) -> None:
-        self.home, self.name, self.key, self.data_path = home, name, key, data
+    def __init__(self, home: Path, name: str, key: str, data: str, allowed: Sequence[str] = ()) -> None:
+        self.home, self.name, self.key, self.data_path, self.allowed = home, name, key, data, allowed
         self._settings: dict[str, Any] = {}
         self._memory, self._reply, self._facts = self._load()
         self._control = self._load_control()
@@ -115,6 +117,8 @@ class Site:
         """Build the method and read the data, at the first call and if the federation's settings change."""
         if settings == self._settings:
             return
+        if is_reference(method := settings["method"]) and method not in self.allowed:
+            raise UserError(f"the coordinator wants the method {method}; if you trust it, join with --allow {method}")
         task = Task.create(len(settings["classes"]), settings["seed"])
         self.method = registry.create(settings["method"], settings["options"], task)
         self._alone = Local(task, Options())

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from pfeddsh.config import read
-from pfeddsh.errors import UserError, unknown
+from pfeddsh.errors import UserError
 from pfeddsh.live.processes import Backoff, Child, environment, flower, free_port
 from pfeddsh.live.security.certs import make_node_key
+from pfeddsh.values import checked, read
 
 
 class SiteConfig(BaseModel):
@@ -28,20 +28,14 @@ class SiteConfig(BaseModel):
     data: str = Field(description="a folder of class folders, or an .npz file")
     server: str = Field("127.0.0.1:9092", description="host:port of the coordinator")
     insecure: bool = Field(False, description="no TLS, no keys; loopback only")
+    allow: tuple[str, ...] = Field((), description="methods that are not pfeddsh's which this site is willing to run")
 
     @staticmethod
     def load(home: Path) -> "SiteConfig":
         path = home / "site.toml"
         if not path.exists():
             raise UserError(f"{home} holds no site: there is no site.toml in it; join with --data and --server first")
-        values = read(path)
-        for key in values:
-            if key not in SiteConfig.model_fields:
-                raise UserError(f"{path}: {unknown('key', key, SiteConfig.model_fields)}")
-        try:
-            return SiteConfig(**values)
-        except ValidationError as error:
-            raise UserError(f"{path}: {error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from None
+        return checked(SiteConfig, read(path), str(path))
 
     def save(self, home: Path) -> None:
         temporary = home / ".site.toml.tmp"

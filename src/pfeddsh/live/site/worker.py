@@ -72,7 +72,7 @@ def main(home: Path, make: type[Site] = Site) -> None:
     torch.set_num_threads(1)
     config = SiteConfig.load(Path())
     with locked(Path()):
-        site = make(Path(), config.name, config.key(Path()), config.data)
+        site = make(Path(), config.name, config.key(Path()), config.data, config.allow)
         log.info("worker of %s, %s", config.name, config.data)
         serve(site)
 

@@ -1,0 +1,240 @@
+"""Clients over the network: they stay away, come back, send what cannot be used, and are asked again.
+
+Cards and reports are on disk before they are acted upon, as uploads are: the coordinator can be killed at any moment.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from typing import Any
+
+from pfeddsh.federation.clients import Round
+from pfeddsh.federation.engines import Reply
+from pfeddsh.federation.loop import Federation
+from pfeddsh.federation.workbench import CONTROL, Call
+from pfeddsh.live.coordinator.admission import Admission
+from pfeddsh.live.coordinator.catch_up import CatchUp
+from pfeddsh.live.coordinator.config import LiveConfig
+from pfeddsh.live.coordinator.engine import LiveBench, LiveEngine
+from pfeddsh.live.coordinator.offers import Offers
+from pfeddsh.live.coordinator.screening import Screening, check_facts
+from pfeddsh.live.coordinator.status_file import StatusFile
+from pfeddsh.live.exchange import Absent, Exchange
+from pfeddsh.messages import BadMessage, Memory, Message, Parts, Record, by_client, check, per_client
+
+PAUSE = 0.25  # between two looks while waiting
+
+
+class NobodyJoined(Exception):
+    """No client of the first batch gave a card that could be used."""
+
+
+class LiveClients:
+    """The sites of a live federation, as its loop sees them."""
+
+    federation: Federation  # that asks us; it is made with us, so it comes after us
+
+    def __init__(
+        self, config: LiveConfig, bench: LiveBench, engine: LiveEngine, exchange: Exchange, admission: Admission,
+        offers: Offers, status: StatusFile,
+    ) -> None:  # fmt: skip
+        self.config, self.bench, self.engine, self.exchange = config, bench, engine, exchange
+        self.admission, self.offers, self.status = admission, offers, status
+        self.screening = Screening(config)
+        self.catch_up = CatchUp(
+            offers, self._call, self._online, lambda client: self.federation.personal([client])[client]
+        )
+        self.late: dict[int, Message] = {}  # reports of clients that have settled since, not yet recorded
+        self.missing: dict[int, str] = {}  # who did not answer the last question, and why
+        self.unreadable: dict[int, str] = {}
+
+    # What the loop wants of them
+
+    def ask(
+        self, job: str, messages: Mapping[int, Message], memories: Mapping[int, Memory], step: int, round: int
+    ) -> list[tuple[int, Reply]]:
+        """As in simulation, without those who do not answer; sites keep their memories themselves."""
+        federation = self.federation
+        if job == "card":
+            self.begin("training", step)
+        elif job == "receive" and messages:
+            self.begin("offering", step)
+            messages = {k: message for k, message in messages.items() if k not in federation.ledger.absent}
+            self.offers.make(step, dict(messages))
+        if job in ("card", "settle"):
+            replies = self._recorded(job, messages, step)
+        else:
+            replies = self._question(job, messages, step, round)
+        if job == "card":
+            self._turn_away_cardless(step)
+        elif job in ("settle", "keep"):
+            self.catch_up.unsettled |= dict.fromkeys([*self.missing, *self.unreadable], step)
+        for client, (message, _) in replies:
+            if job == "receive":
+                self.offers.answer(step, client, message.facts["accepted"])
+            elif job == "score":
+                self._note_control(client, step, message)
+        return replies
+
+    def train(self, attempt: Callable[[], Round]) -> Round:
+        """A round counts if enough answered well, or nobody is missing; else it is repeated, which costs little."""
+        while True:
+            self._drop_revoked()
+            brought = attempt()
+            facts = brought.facts
+            facts["refused"] |= {str(k): reason for k, reason in self.unreadable.items()}
+            facts["absent"] = {str(k): reason for k, reason in self.missing.items()}
+            self.screening.bound(brought)
+            good = len(brought.uploads)
+            if good >= self.config.min_cohort or not facts["absent"]:
+                return brought
+            told = {"step": facts["step"], "round": facts["round"], "good": good, "absent": facts["absent"]}
+            self.federation.tell("repeat", told)
+            time.sleep(PAUSE)
+
+    def save(self) -> Parts:
+        own = {"unsettled": _noted(self.catch_up.unsettled), "refusals": _noted(self.status.refusals)}
+        return {**own, **per_client("late", self.late), "screening": self.screening.save()}
+
+    def restore(self, parts: Parts) -> None:
+        self.screening.restore(parts["screening"])
+        self.catch_up.unsettled, self.late = _notes(parts["unsettled"]), by_client(parts, "late")
+        self.status.refusals = _notes(parts["refusals"])
+
+    # Asking
+
+    def _recorded(self, job: str, messages: Mapping[int, Message], step: int) -> list[tuple[int, Reply]]:
+        """Cards and reports, from the journal if they had come before an interruption."""
+        federation = self.federation
+        at = (step, 0 if job == "card" else federation.plan.rounds(step) + 1)
+        kept = federation.checkpoints.recorded(at)
+        if kept is None:
+            if job == "settle":
+                self._hear_the_late()
+            replies = self._question(job, messages, step)
+            while job == "card" and step == 1 and len(faults := self._faults(replies)) == len(replies):
+                if not self.missing:
+                    for client, reason in faults.items():
+                        federation.tell("refused", {"step": step, "client": client, "reason": reason})
+                    raise NobodyJoined
+                replies = self._question(job, messages, step)
+            parts = per_client("reply", {k: message for k, (message, _) in replies})
+            parts |= per_client("late", self.late) if job == "settle" else {}
+            parts |= {"missing": _noted(self.missing), "unreadable": _noted(self.unreadable)}
+            federation.checkpoints.round(at, parts)
+        else:
+            replies = [(client, (message, Memory())) for client, message in by_client(kept, "reply").items()]
+            self.missing, self.unreadable = _notes(kept["missing"]), _notes(kept["unreadable"])
+            self.late = by_client(kept, "late")
+        if job == "settle":
+            for client, report in self.late.items():
+                federation.method.keep_report(federation.state, client, report)
+            self.late = {}
+        return replies
+
+    def _question(
+        self, job: str, messages: Mapping[int, Message], step: int, round: int = 0
+    ) -> list[tuple[int, Reply]]:
+        self.missing, self.unreadable = {}, {}
+        futures = {k: self._call(job, step, k, message, round) for k, message in messages.items()}
+        while job == "local" and wait(futures.values(), timeout=PAUSE).not_done:
+            self.serve_returned()  # rounds are long
+        replies = []
+        for client, future in futures.items():
+            try:
+                reply = future.result()
+                check_facts(job, reply[0])
+                replies.append((client, reply))
+            except Absent as error:
+                self.missing[client] = str(error)
+            except BadMessage as error:
+                self.unreadable[client] = str(error)
+                if job != "local":
+                    self.federation.tell("refused", {"step": step, "client": client, "reason": f"{job}: {error}"})
+        return replies
+
+    def _call(self, job: str, step: int, client: int, message: Message, round: int = 0) -> "Future[Reply]":
+        return self.engine.submit(Call(job, self.bench.visit(step, round, client), message))
+
+    def _online(self, client: int) -> bool:
+        return self.admission.node_of(self.admission.roster.clients[client].key) is not None
+
+    def _note_control(self, client: int, step: int, score: Message) -> None:
+        """A site that has trained alone as well, on the visits of its own step, tells how far that got it."""
+        ledger = self.federation.ledger
+        if CONTROL in score.facts and ledger.batch[client] == step:
+            ledger.local[client] = 100.0 * float(score.facts[CONTROL]) / float(score.facts["count"])
+
+    # Who does not take part
+
+    def _turn_away_cardless(self, step: int) -> None:
+        for client, reason in self.missing.items():
+            self.federation.ledger.turn_away(client, f"gave no card: {reason}")
+            self.admission.release(client)
+            self.federation.tell("absent", {"step": step, "client": client, "reason": reason})
+        for client, reason in self.unreadable.items():
+            self.federation.ledger.turn_away(client, f"card refused: {reason}")
+
+    def _drop_revoked(self) -> None:
+        gone = self.status.revoked()
+        for client in (member.id for member in self.admission.roster.clients if member.key in gone):
+            self.federation.ledger.turn_away(client, "revoked")
+            self.offers.drop(client)
+
+    def _faults(self, replies: list[tuple[int, Reply]]) -> dict[int, str]:
+        """Cards that cannot be used, and why."""
+        faults = {}
+        for client, (card, _) in replies:
+            try:
+                check(card, self.federation.method.expected_card())
+            except BadMessage as error:
+                faults[client] = f"card refused: {error}"
+        return faults
+
+    # Those who were away
+
+    def serve_returned(self) -> None:
+        """End steps and hand over offers to clients that are online again; measure those that have answered."""
+        self.exchange.check()
+        federation, acc = self.federation, self.federation.ledger.acc
+        for job, client, step, reply in self.catch_up.run():
+            if job == "settle":
+                self._settled(client, step, reply)
+                if self.bench.config.existing != "follow":
+                    self.catch_up.ask("keep", client, step)
+            elif job == "receive":
+                if self.offers.answer(step, client, reply.facts["accepted"]):
+                    federation.tell("offer", {"step": step, "client": client, "accepted": reply.facts["accepted"]})
+                    self.catch_up.ask("score", client, step)
+            elif job == "score" and step <= len(acc):
+                acc[step - 1][client] = 100.0 * reply.facts["correct"]["acc"] / reply.facts["count"]
+                self.status.show(federation.ledger)
+
+    def _hear_the_late(self) -> None:
+        """Whoever is back by the end of this step, and still owes the report of its own, counts from now on."""
+        self.serve_returned()
+        wait(self.catch_up.under_way("settle"), timeout=self.config.round_timeout)
+        self.serve_returned()
+
+    def _settled(self, client: int, step: int, report: Message) -> None:
+        """A late report counts from the end of the step under way, where it is recorded."""
+        del self.catch_up.unsettled[client]
+        try:
+            check(report, self.federation.method.expected_report())
+            self.late[client] = report
+        except BadMessage as error:
+            reason = f"report refused: {error}"
+            self.federation.tell("refused", {"step": step, "client": client, "reason": reason})
+
+    def begin(self, phase: str, step: int) -> None:
+        """Show what the federation turns to."""
+        self.status.begin(phase, step, self.federation.plan.rounds(step))
+        self.status.show(self.federation.ledger)
+
+
+def _noted(about: Mapping[int, int | str]) -> Record:
+    return Record(facts={str(client): note for client, note in about.items()})
+
+
+def _notes(record: Record) -> dict[int, Any]:
+    return {int(client): note for client, note in record.facts.items()}

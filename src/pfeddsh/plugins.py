@@ -1,0 +1,135 @@
+"""Parts of one's own, by name: `package.module:name`, `file.py:name`, or an entry point of an installed package.
+
+Every process that needs such a part imports it by that name, so it must live in a module. One that is defined in
+`__main__`, a script or a notebook, exists in that process alone.
+"""
+
+import hashlib
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pfeddsh.errors import UserError, unknown
+
+MAIN = "__main__"
+ADVICE = "move it to a file of its own, such as mine.py, and name it mine:{name}"
+
+
+def is_reference(name: str) -> bool:
+    return ":" in name
+
+
+def file_name(name: str) -> str:
+    """A name as a part of a file's: `code/mine.py:Mine` has characters that are none."""
+    return re.sub(r"[^\w.+=-]+", ".", name).strip(".")
+
+
+def reference(part: Any) -> str:
+    """The name under which other processes find this class or function."""
+    name = part.__qualname__
+    if "<" in name:
+        raise UserError(f"{name} cannot be found by its name; define it at the top of a module")
+    return f"{part.__module__}:{name}"
+
+
+def load(kind: str, name: str) -> Any:
+    """What `package.module:name` or `file.py:name` stands for; `kind` says in errors what was wanted."""
+    module, _, attribute = name.rpartition(":")
+    file = module.endswith(".py")
+    parts = attribute.split(".") if file else [*module.split("."), *attribute.split(".")]
+    if not all(part.isidentifier() for part in parts):
+        raise UserError(f"{kind} {name}: write package.module:name or file.py:name")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as `python script.py` and `python -m` would have it
+    if file and not Path(module).is_file():
+        raise UserError(f"{kind} {name}: there is no file {Path(module).absolute()}")
+    with _importing(kind, name, module):
+        found: Any = _import_file(Path(module).resolve()) if file else import_module(module)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            if module == MAIN:
+                advice = ADVICE.format(name=attribute)
+                raise UserError(f"{kind} {name} is of a script or notebook, which this process cannot import; {advice}")
+            public = [given for given in vars(found) if not given.startswith("_")]
+            raise UserError(f"{kind} {name}: {unknown('name', part, public)} (in {module})")
+        found = getattr(found, part)
+    return found
+
+
+def _import_file(path: Path) -> ModuleType:
+    """A module of this file alone, under a name that is the same in every process."""
+    name = f"pfeddsh_own_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        found = spec_from_file_location(name, path)
+        assert found is not None and found.loader is not None
+        sys.modules[name] = module = module_from_spec(found)
+        try:
+            found.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def offered(group: str) -> dict[str, EntryPoint]:
+    """What installed packages offer, by name."""
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def load_offered(kind: str, entry: EntryPoint) -> Any:
+    with _importing(kind, entry.name, entry.module):
+        return entry.load()
+
+
+@contextmanager
+def _importing(kind: str, name: str, module: str) -> Iterator[None]:
+    """Whatever goes wrong in the user's module is told with its place, and keeps its traceback as the cause."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise UserError(_trouble(kind, name, module, error)) from error
+        raise UserError(
+            f"{kind} {name}: there is no module {error.name} in {Path.cwd()} or on Python's path; "
+            "start in its folder, or set PYTHONPATH to it"
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise UserError(_trouble(kind, name, module, error)) from error
+
+
+def _trouble(kind: str, name: str, module: str, error: BaseException) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+    return f"{kind} {name}: {module} cannot be imported: {type(error).__name__}: {error}{place}"
+
+
+def python_path() -> str:
+    """PYTHONPATH for processes we start: they find modules where this one does. What Python brings is left out."""
+    own = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    places = dict.fromkeys(Path(path).absolute() for path in sys.path)
+    return os.pathsep.join(str(place) for place in places if not any(place.is_relative_to(path) for path in own))
+
+
+def source(part: Any) -> str:
+    """A digest of the code around a class or function: its whole package, or every module in its folder."""
+    module = sys.modules[part.__module__]
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return ""
+    package = part.__module__.partition(".")[0]
+    top = getattr(sys.modules.get(package), "__path__", None)
+    files = [path for folder in top for path in Path(folder).rglob("*.py")] if top else Path(file).parent.glob("*.py")
+    sha = hashlib.sha256()
+    for path in sorted(files):
+        sha.update(f"{path.name}\n".encode() + path.read_bytes())
+    return sha.hexdigest()

@@ -1,0 +1,56 @@
+"""Values from outside: read from TOML, overridden on the command line, checked; every mistake is told in one line."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from pfeddsh.errors import UserError, unknown
+
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+def checked(model: type[Checked], values: Mapping[str, Any], where: str, kind: str = "key", hint: str = "") -> Checked:
+    """The model made of these values, or an error that names each wrong key; `hint` ends the one for an unknown key."""
+    for key in values:
+        if key not in model.model_fields:
+            raise UserError(f"{where}: {unknown(kind, key, model.model_fields)}{hint}")
+    try:
+        return model(**values)
+    except ValidationError as error:
+        lines = [f"{'.'.join(str(part) for part in e['loc']) or 'value'}: {e['msg']}" for e in error.errors()]
+        raise UserError(f"{where}: " + "; ".join(lines)) from None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The values of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+
+
+def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+    """Apply `key=value` and `options.key=value` from the command line; values are TOML, bare words are strings."""
+    result = dict(values)
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise UserError(f"--set {assignment}: write key=value")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        group, dot, name = key.strip().partition(".")
+        if dot and group == "options":
+            options = result.get("options", {})
+            result["options"] = {**options, name: value} if isinstance(options, dict) else options
+        else:
+            result[key.strip()] = value
+    return result

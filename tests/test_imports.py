@@ -1,0 +1,62 @@
+"""Imports point one way: no module, and no package, comes back to where it started; lazy imports count too."""
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pfeddsh
+
+ROOT = Path(pfeddsh.__file__).parent
+
+
+def modules():
+    """Every module of the package but the app that Flower copies, by its dotted name."""
+    found = {}
+    for path in ROOT.rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if "app" not in parts:
+            found[".".join(("pfeddsh", *parts)).removesuffix(".__init__")] = path
+    return found
+
+
+def imports():
+    """Which modules each module names, wherever in the file."""
+    known = modules()
+    graph = {}
+    for name, path in known.items():
+        wanted = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pfeddsh"):
+                full = {f"{node.module}.{alias.name}" for alias in node.names}
+                wanted |= {module if module in known else node.module for module in full}
+            elif isinstance(node, ast.Import):
+                wanted |= {alias.name for alias in node.names if alias.name.startswith("pfeddsh")}
+        graph[name] = wanted - {name}
+    return graph
+
+
+def package(module):
+    return module.split(".")[1] if "." in module else module
+
+
+def test_no_module_imports_itself_in_a_circle():
+    TopologicalSorter(imports()).prepare()  # raises CycleError, which names the circle
+
+
+def test_no_package_does_either():
+    graph = {}
+    for module, wanted in imports().items():
+        graph.setdefault(package(module), set()).update(map(package, wanted))
+    assert graph["methods"] >= {"mechanisms", "messages"}, "the graph is real"
+    TopologicalSorter({name: wanted - {name} for name, wanted in graph.items()}).prepare()
+
+
+def test_in_live_the_parts_know_each_other_one_way():
+    graph = {}
+    for module, wanted in imports().items():
+        part = module.split(".")[2] if module.startswith("pfeddsh.live.") else None
+        others = {name.split(".")[2] for name in wanted if name.startswith("pfeddsh.live.")}
+        if part:
+            graph.setdefault(part, set()).update(others - {part})
+    assert "coordinator" not in graph["site"] and not graph["site"] & {"cli", "demo"}
+    TopologicalSorter(graph).prepare()

@@ -1,0 +1,66 @@
+"""Keys of what runs share: a field that nobody thought of can never share a wrong state."""
+
+import pytest
+from conftest import TINY
+
+from pfeddsh.compare.keys import code, stops
+from pfeddsh.config import Config
+from pfeddsh.storage import controls
+
+
+class Wider(Config):
+    """A configuration as a later version may have it."""
+
+    precision: str = "float32"
+
+
+def config(**values):
+    return Wider(**{**TINY, "method": "fedavg", **values})
+
+
+def keys(made):
+    return [stop.key for stop in stops(made, "images")], [controls.path(made, "images", t) for t in made.plan().steps]
+
+
+def test_a_field_that_is_added_enters_every_key():
+    shared, alone = keys(config())
+    others, other = keys(config(precision="float16"))
+    assert len(set(shared + others)) == 2 * len(shared)
+    assert len(set(alone + other)) == 2 * len(alone)
+
+
+@pytest.mark.parametrize("change", [{"engine": "pool", "workers": 3}, {"data_dir": "elsewhere"}])
+def test_what_makes_no_difference_to_results_is_in_no_key(change):
+    assert keys(config(**change)) == keys(config())
+
+
+@pytest.mark.parametrize("name", Config.model_fields.keys() - controls.EXCLUDED)
+def test_every_other_field_counts(name):
+    values = {"partition": "iid", "sampling": "round-robin"}
+    now = getattr(config(), name)
+    made = config().model_copy(update={name: values.get(name, now if isinstance(now, str) else now + 1)})
+    if isinstance(now, str):
+        assert getattr(made, name) != now, "name another value above"
+    if name != "rounds_later":  # of which the first step knows nothing
+        assert not set(keys(made)[0]) & set(keys(config())[0])
+    assert not set(keys(made)[1]) & set(keys(config())[1])
+
+
+def test_the_code_of_all_folders_but_the_front_counts(tmp_path, monkeypatch):
+    """Each folder that computes is part of the digest: nobody has to remember a new one."""
+    import pfeddsh
+
+    monkeypatch.setattr(pfeddsh, "__file__", str(tmp_path / "__init__.py"))
+    found = set()
+    for path in ("rng.py", "mechanisms/masks.py", "new_folder/deep/file.py", "storage/files.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("pass")
+        code.cache_clear()
+        found.add(code())
+    assert len(found) == 4
+    for path in ("cli.py", "report/page.py", "live/site/calls.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("pass")
+        code.cache_clear()
+        assert code() in found
+    code.cache_clear()

@@ -1,0 +1,200 @@
+"""Methods of one's own, by name: the README's example in every engine, and errors that say what is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import assert_same_bits, comparable, final_tensors, tiny
+from live_sites import FakeNetwork, federation, run_in_process, shards
+
+import pfeddsh
+from pfeddsh import plugins
+from pfeddsh.compare.keys import stops
+from pfeddsh.errors import UserError
+from pfeddsh.federation.run import run
+from pfeddsh.methods import registry
+
+README = Path(__file__).parents[1] / "README.md"
+SMALL = ["--schedule", "4+2", "--set", "rounds_first=3", "--set", "rounds_later=2", "--set", "sample_fraction=0.5"]
+NAME = "mymethod:FedPer"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A user's folder, the current one, with the README's example as pasted."""
+    section = README.read_text().partition("## Add a method")[2].partition("\n## ")[0]
+    (tmp_path / "mymethod.py").write_text(section.partition("```python\n")[2].partition("```")[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in ("mymethod", "broken", "helped", "offering"):
+        sys.modules.pop(name, None)
+
+
+def command(*arguments, code=0, environment=None):
+    """The installed command, which does not have the current folder on its path by itself."""
+    starter = "import sys; sys.path.remove(''); from pfeddsh.cli import main; sys.argv[0] = 'pfeddsh'; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", starter, *map(str, arguments)], capture_output=True, text=True, timeout=600,
+        env={**os.environ, "COLUMNS": "300", **(environment or {})},
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def told(out):
+    return comparable(json.loads((out / "results.json").read_text()))
+
+
+def test_the_readme_runs_as_pasted_on_a_pool_resumes_and_is_fedper(folder):
+    command("run", "--method", NAME, *SMALL, "--set", "workers=2", "--out", "pool")
+    first = told(folder / "pool")
+    (folder / "pool" / "results.json").unlink()
+    for path in sorted((folder / "pool" / "state").glob("snapshot-*"))[-1:]:
+        path.unlink()
+    command("resume", "pool")
+    assert told(folder / "pool") == first
+    command("run", "--method", "fedper", *SMALL, "--set", "engine=serial", "--out", "shipped")
+    assert first["method"] == NAME
+    shipped = told(folder / "shipped")
+    assert (first["acc"], first["local"]) == (shipped["acc"], shipped["local"])
+    ours, theirs = (final_tensors(folder / name) for name in ("pool", "shipped"))
+    assert_same_bits({k: v for k, v in ours.items() if "state" in k}, {k: v for k, v in theirs.items() if "state" in k})
+
+
+def test_it_can_be_compared(folder):
+    command("compare", "--methods", f"fedper,{NAME}", "--schedules", "4+2", *SMALL[2:], "--jobs", "2", "--out", "out")
+    found = [told(folder / "out" / f"digits-{name}-4+2-seed0") for name in ("fedper", "mymethod.FedPer")]
+    assert found[0]["acc"] == found[1]["acc"]
+
+
+@pytest.mark.parametrize("name", ["fedavg-prior", "odpfl_hn", "mine:Mine", "../../code/mine.py:Mine", "/etc/mine.py:M"])
+def test_a_name_becomes_a_file_name_that_stays_in_its_folder(name):
+    made = plugins.file_name(name)
+    assert Path(made).name == made and not made.startswith(".")
+    assert made == name or plugins.is_reference(name)
+
+
+def test_a_file_in_another_folder_runs_on_a_pool(folder):
+    (folder / "work").mkdir()
+    (folder / "mymethod.py").rename(folder / "work" / "my-method.py")
+    results = run(tiny("work/my-method.py:FedPer", engine="pool", schedule="4", rounds_first=2), folder / "run")
+    assert results["acc"]
+
+
+def test_it_can_be_compared_on_ray(folder):
+    pytest.importorskip("ray")
+    command("compare", "--methods", NAME, "--schedules", "4", *SMALL[2:], "--engine", "ray", "--out", "out")
+    assert told(folder / "out" / "digits-mymethod.FedPer-4-seed0")["acc"]
+
+
+def test_sites_run_it_if_they_allow_it(folder):
+    paths = shards(folder / "data", 3)
+    federation(folder / "server", method=NAME, options={}, steps=1)
+    network = FakeNetwork()
+    sites = [network.add(k, folder / f"site-{k}", paths[k]) for k in range(3)]
+    for site in sites:
+        site.allowed = (NAME,)
+    run_in_process(folder / "server", network)
+    assert json.loads((folder / "server" / "results.json").read_text())["acc"]
+
+
+def test_a_site_imports_nothing_that_it_was_not_told_to_allow(folder):
+    paths = shards(folder / "data", 1)
+    site = FakeNetwork().add(0, folder / "site", paths[0])
+    settings = federation(folder / "server", method=NAME, options={}).for_sites()
+    sys.modules.pop("mymethod")
+    with pytest.raises(UserError, match="join with --allow mymethod:FedPer"):
+        site._adopt(settings)
+    assert "mymethod" not in sys.modules
+
+
+def test_a_class_of_the_running_script_works_in_serial_and_says_what_to_do_for_a_pool(folder):
+    script = (
+        (folder / "mymethod.py").read_text()
+        + """
+import sys, pfeddsh
+small = {"schedule": "4", "rounds_first": 1, "sample_fraction": 0.5}
+print(pfeddsh.run(pfeddsh.Config(method=FedPer, engine="serial", **small), "out")["method"])
+try:
+    pfeddsh.Config(method=FedPer, **small)
+except pfeddsh.UserError as error:
+    print(error)
+"""
+    )
+    (folder / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=True)
+    assert "__main__:FedPer" in done.stdout
+    assert "name it mine:FedPer, or use engine='serial'" in done.stdout
+    (folder / "out" / "results.json").unlink()
+    assert "is of a script or notebook" in command("resume", "out", code=2)
+
+
+def test_in_python_a_class_stands_for_its_name(folder):
+    made = registry.find(NAME).method
+    assert pfeddsh.Config(method=made).method == NAME
+    with pytest.raises(UserError, match="define it at the top of a module"):
+        pfeddsh.Config(method=type("Hidden", (made,), {"__qualname__": "f.<locals>.Hidden"}))
+
+
+def test_what_fails_in_a_worker_alone_is_told_as_it_is(folder):
+    trap = "import sys\nif 'engines' in sys.argv[0]:\n    raise RuntimeError('no licence on this machine')\n"
+    (folder / "mymethod.py").write_text(trap + (folder / "mymethod.py").read_text())
+    with pytest.raises(UserError, match="cannot be imported: RuntimeError: no licence on this machine") as error:
+        run(tiny(NAME, engine="pool"), folder / "run")
+    assert "memory" not in str(error.value)
+
+
+BAD = {
+    "nowhere:Method": "there is no module nowhere in .*; start in its folder, or set PYTHONPATH",
+    "mymethod:FedPerr": "unknown name 'FedPerr'; did you mean FedPer",
+    "mymethod:weighted_mean": "is no class derived from pfeddsh.methods.base.Method",
+    "broken:Method": r"broken cannot be imported: ZeroDivisionError: .*broken.py, line 1\)",
+    "helped:Method": "helped cannot be imported: ModuleNotFoundError: No module named 'helper'",
+    "mymethod:": "write package.module:name",
+    "../mymethod:FedPer": "write package.module:name",
+    "nowhere.py:FedPer": "there is no file /.*/nowhere.py",
+    "broken.py:Method": r"broken.py cannot be imported: ZeroDivisionError: .*broken.py, line 1\)",
+    "mymethod:Method": "it lacks init, download, local, aggregate",
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_name_is_explained_before_anything_is_written(folder, name):
+    (folder / "broken.py").write_text("1 / 0")
+    (folder / "helped.py").write_text("import helper")
+    with pytest.raises(UserError, match=BAD[name]):
+        tiny(name)
+
+
+def test_an_installed_package_offers_methods(folder, monkeypatch):
+    (folder / "mymethod.py").rename(folder / "offering.py")
+    about = folder / "offering-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[pfeddsh.methods]\nfedper-theirs = offering:FedPer\nfedavg = offering:No\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    assert "fedper-theirs" in command("methods", environment={"PYTHONPATH": plugins.python_path()})
+    assert registry.find("fedavg").method.__module__ == "pfeddsh.methods.fedavg"
+    results = run(tiny("fedper-theirs", engine="pool", rounds_first=2, schedule="4"), folder / "run")
+    assert results["method"] == "fedper-theirs"
+
+
+def test_whoever_edits_a_method_does_not_meet_its_old_states(folder):
+    before = stops(tiny(NAME), "images")
+    (folder / "helper.py").write_text("")
+    after = stops(tiny(NAME), "images")
+    assert not {stop.key for stop in before} & {stop.key for stop in after}
+    assert [stop.like for stop in before] == [stop.like for stop in after]
+
+
+def test_a_report_does_not_import_what_a_run_names(folder):
+    run(tiny(NAME, schedule="4", rounds_first=1), folder / "run")
+    sys.modules.pop("mymethod")
+    (folder / "mymethod.py").write_text("1 / 0")
+    assert "mymethod:FedPer" in command("report", "run", "--out", "page.html") + (folder / "page.html").read_text()
