@@ -22,7 +22,8 @@ DEMO: dict[str, Any] = {
 
 PROTOCOL = (
     "partition", "alpha", "rounds_first", "rounds_later", "sample_fraction", "local_epochs", "lr", "momentum",
-    "batch_size", "later", "existing", "evidence", "hold_out", "sampling",
+    "batch_size", "later", "existing", "evidence", "hold_out", "sampling", "order", "image_size", "resize",
+    "skip_unreadable",
 )  # fmt: skip
 
 
@@ -31,11 +32,27 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    dataset: str = Field("digits", description="a known name, a folder of class folders, or an .npz file")
+    dataset: str = Field(
+        "digits", description="a known name, a folder of class or client folders, an .npz or a .parquet file"
+    )
     method: str = Field("pfeddsh", description="see `pfeddsh methods`")
     schedule: str = Field("80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2")
     seed: int = Field(0, ge=0)
-    partition: str = Field("dirichlet", description="dirichlet, iid, or classes=k")
+    partition: str = Field(
+        "dirichlet", description="dirichlet, iid, classes=k, or natural: the clients that the data name"
+    )
+    order: str | tuple[str, ...] = Field(
+        "seed",
+        description="in which natural clients join: drawn (seed), by their names (names), as a list of them says, or "
+        "a file with one a line",
+    )
+    image_size: int = Field(
+        0, ge=0, le=4096, description="side of images for models that take any; 0: their own, 256 at most"
+    )
+    resize: Literal["pad", "crop"] = Field(
+        "pad", description="how images get their size: pad with black, or crop the longer side"
+    )
+    skip_unreadable: bool = Field(False, description="go on without images that cannot be read")
     alpha: float = Field(0.1, gt=0, allow_inf_nan=False, description="Dirichlet concentration; smaller is more skewed")
     rounds_first: int = Field(200, ge=1)
     rounds_later: int = Field(100, ge=1)
@@ -78,6 +95,7 @@ class Config(BaseModel):
         if not isinstance(values.get("options", {}), dict):
             return values
         values = (DEMO if values.get("dataset", "digits") == "digits" else {}) | values
+        values |= {"order": _names_in_file(values["order"])} if isinstance(values.get("order"), str) else {}
         from pfeddsh.methods import registry  # the registry imports the methods, which need not know the config
 
         entry = registry.find(values.get("method", "pfeddsh"))
@@ -88,6 +106,10 @@ class Config(BaseModel):
     @model_validator(mode="after")
     def _parts_fit(self) -> "Config":
         parse(self.schedule)
+        if not self.order:
+            raise UserError("order: no client is named; write seed, names, or a list of their names")
+        if self.order != "seed" and self.partition != "natural":
+            raise UserError("order: only clients that the data name can be ordered; set partition = natural")
         if self.evidence == "held-out" and self.hold_out == 0:
             raise UserError("evidence = held-out: no images are set aside; say how many, for instance hold_out = 0.1")
         from pfeddsh.methods import registry
@@ -101,17 +123,29 @@ class Config(BaseModel):
     def plan(self) -> Schedule:
         return Schedule(
             parse(self.schedule), self.seed, self.rounds_first, self.rounds_later, self.sample_fraction, self.lr,
-            self.sampling, everyone=self.later == "everyone",
+            self.sampling, everyone=self.later == "everyone", drawn=self.order == "seed",
         )  # fmt: skip
 
     def protocol(self) -> dict[str, Any]:
         """What results depend on besides dataset, method, schedule, seed and the method's settings."""
-        return {name: getattr(self, name) for name in PROTOCOL}
+        values = {name: getattr(self, name) for name in PROTOCOL}
+        return {name: ", ".join(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def toml(self) -> str:
         values = self.model_dump(mode="json", exclude_none=True)
         values["options"] = {key: value for key, value in self.options.items() if value is not None}
         return tomli_w.dumps(values)
+
+
+def _names_in_file(order: str) -> str | tuple[str, ...]:
+    """The lines of a file are taken over, so that a written configuration is complete without it."""
+    if order in ("seed", "names"):
+        return order
+    try:
+        lines = Path(order).expanduser().read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise UserError(f"order = {order}: expected seed, names, a list, or a file of client names ({error})") from None
+    return tuple(line.strip() for line in lines if line.strip())
 
 
 def build(values: dict[str, Any], where: str = "configuration") -> Config:

@@ -12,9 +12,9 @@ from pfeddsh.compare.cache import StepCache
 from pfeddsh.compare.job import Job
 from pfeddsh.compare.keys import Stop, code, stops
 from pfeddsh.compare.plan import Run
-from pfeddsh.data.datasets import load
 from pfeddsh.data.store import cache_root
 from pfeddsh.federation.schedule import Schedule
+from pfeddsh.federation.workbench import open_data
 from pfeddsh.results import controls
 
 EVALUATION = 0.2  # of a client, in units of one visit for training
@@ -69,11 +69,7 @@ class Task:
 
 def fingerprints(runs: Sequence[Run]) -> dict[str, str]:
     """Of the data of each run; decodes datasets that never were, so that no two runs do it at once."""
-    known = {
-        (dataset, folder): load(dataset, folder).fingerprint
-        for dataset, folder in {(run.config.dataset, run.config.data_dir) for run in runs}
-    }
-    return {run.name: known[run.config.dataset, run.config.data_dir] for run in runs}
+    return {run.name: open_data(run.config).fingerprint for run in runs}
 
 
 def tasks(runs: Sequence[Run], data: Mapping[str, str], out: Path, cache: StepCache, keep_states: bool) -> list[Task]:

@@ -20,10 +20,10 @@ from pfeddsh.results.files import replacing
 VERSION = 1  # of the local training: a change of its arithmetic must raise it
 FIELDS = (
     "seed", "partition", "alpha", "rounds_first", "rounds_later", "sample_fraction", "local_epochs", "lr", "momentum",
-    "batch_size", "hold_out", "sampling",
+    "batch_size", "hold_out", "sampling", "order",
 )  # fmt: skip
 # Keys that came later; at these values an entry from before them is the same control.
-ADDED = {"hold_out": 0.0, "sampling": "random"}
+ADDED = {"hold_out": 0.0, "sampling": "random", "order": "seed"}
 
 
 def path(config: Config, fingerprint: str, step: int) -> Path:
