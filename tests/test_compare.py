@@ -20,6 +20,7 @@ from pfeddsh.compare.scheduler import execute
 from pfeddsh.compare.sharing import read_times
 from pfeddsh.compare.tasks import Task
 from pfeddsh.errors import UserError
+from pfeddsh.federation.workbench import open_data
 from pfeddsh.results.checkpoint import Checkpoints
 
 PLAN = f"""
