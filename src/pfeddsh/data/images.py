@@ -34,24 +34,10 @@ class Fit:
         channels, height, width = self.shape
         image = image.convert("L" if channels == 1 else "RGB")
         if image.size != (width, height):
-            image = (_padded if self.resize == "pad" else _cropped)(image, width, height)
+            resized = ImageOps.pad if self.resize == "pad" else ImageOps.fit
+            image = resized(image, (width, height), Image.Resampling.BILINEAR)
         pixels = np.asarray(image, dtype=np.uint8)
         return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
-
-
-def _padded(image: Image.Image, width: int, height: int) -> Image.Image:
-    scale = min(width / image.width, height / image.height)
-    inner = max(1, round(scale * image.width)), max(1, round(scale * image.height))
-    image = image.resize(inner, Image.Resampling.BILINEAR)
-    if inner == (width, height):
-        return image
-    whole = Image.new(image.mode, (width, height))
-    whole.paste(image, ((width - inner[0]) // 2, (height - inner[1]) // 2))
-    return whole
-
-
-def _cropped(image: Image.Image, width: int, height: int) -> Image.Image:
-    return ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
 
 
 def decode(blob: bytes, fit: Fit) -> tuple[Pixels, Shape]:
@@ -69,6 +55,8 @@ def _fitted(image: Image.Image, fit: Fit) -> tuple[Pixels, Shape]:
 
 
 def _shape(image: Image.Image) -> Shape:
+    if image.format == "TIFF":  # Pillow turns these by itself as it reads them
+        image.load()
     width, height = image.size
     with suppress(Exception):  # a damaged EXIF block: the image is taken as it lies
         if image.getexif().get(ORIENTATION) in SIDEWAYS:
