@@ -74,6 +74,7 @@ def _nobody(path: Path, walk: Walk) -> tuple[Owned, Owned]:
     """Images without owners."""
     if not all((path / split).is_dir() for split in ("train", "test")):
         return [("", walk.by_class(path, 2))], []
+    walk.folders(path)  # only to count what lies beside them
     train, test = (walk.by_class(path / split, 1) for split in ("train", "test"))
     if train and not test:
         raise UserError(f"{path / 'test'}: expected the class folders of {path / 'train'}")
@@ -86,6 +87,7 @@ def _clients(path: Path, walk: Walk) -> tuple[Owned, Owned]:
     for client in walk.folders(path):
         inside = {folder.name for folder in Walk().folders(client)}
         if "train" in inside and inside <= {"train", "test"}:
+            walk.folders(client)  # only to count what lies beside them
             train.append((client.name, walk.by_class(client / "train", 1)))
             test += [(client.name, walk.by_class(client / "test", 1))] if "test" in inside else []
         else:
