@@ -279,7 +279,7 @@ def test_batches_follow_the_names_a_list_a_file_or_the_seed(sites, tmp_path):
 def test_a_file_of_names_is_taken_over_into_the_configuration(sites, tmp_path):
     (tmp_path / "order.txt").write_text("b\na\n")
     written = config(sites, "1+1", order=str(tmp_path / "order.txt"))
-    assert written.order == ("b", "a") and written.protocol()["order"] == "b, a"
+    assert written.order == ("b", "a") and written.protocol()["order"] == '["b", "a"]'
     (tmp_path / "order.txt").unlink()
     assert build(tomllib.loads(written.toml())) == written
 

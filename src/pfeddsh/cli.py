@@ -76,7 +76,7 @@ def run(
     """
     from pfeddsh.data.show import notes
     from pfeddsh.federation.run import run as start
-    from pfeddsh.federation.workbench import open_data
+    from pfeddsh.federation.workbench import open_data, settled
     from pfeddsh.progress import ProgressLine
     from pfeddsh.tracking import tracking
 
@@ -84,6 +84,7 @@ def run(
         file, set_, dataset=dataset, method=method, schedule=schedule, seed=seed, partition=partition,
         data_dir=data_dir, skip_unreadable=skip_unreadable,
     )  # fmt: skip
+    config = settled(config)
     console.print(notes(open_data(config)), highlight=False, markup=False, soft_wrap=True)
     stem = f"{config.method}-{Path(config.dataset).stem}-{config.schedule}-seed{config.seed}"
     out = out or Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -171,12 +172,15 @@ def data_show(
 ) -> None:
     """Show who would own what: images and classes of every client under a partition."""
     from pfeddsh.data import show
-    from pfeddsh.federation.workbench import divide, open_data
+    from pfeddsh.federation.workbench import divide, open_data, settled
 
+    if partition == "natural" and schedule is None:
+        schedule = "all"  # who they are is asked, not when they join
     config = _config(
         None, set_, dataset=dataset, schedule=schedule, seed=seed, partition=partition, data_dir=data_dir,
         skip_unreadable=skip_unreadable,
     )  # fmt: skip
+    config = settled(config)
     data = open_data(config)
     console.print(show.notes(data), highlight=False, markup=False, soft_wrap=True)
     parts = divide(config, data)

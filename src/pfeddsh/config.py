@@ -1,5 +1,6 @@
 """The complete description of a run: what a TOML file, the command line and Python all turn into."""
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,8 @@ DEMO: dict[str, Any] = {
     "lr": 0.05,
 }
 
+EVERYONE = "all"  # the schedule of natural clients that are not counted yet
+
 PROTOCOL = (
     "partition", "alpha", "rounds_first", "rounds_later", "sample_fraction", "local_epochs", "lr", "momentum",
     "batch_size", "later", "existing", "evidence", "hold_out", "sampling", "order", "image_size", "resize",
@@ -36,7 +39,7 @@ class Config(BaseModel):
         "digits", description="a known name, a folder of class or client folders, an .npz or a .parquet file"
     )
     method: str = Field("pfeddsh", description="see `pfeddsh methods`")
-    schedule: str = Field("80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2")
+    schedule: str = Field("80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2; all: natural clients, at once")
     seed: int = Field(0, ge=0)
     partition: str = Field(
         "dirichlet", description="dirichlet, iid, classes=k, or natural: the clients that the data name"
@@ -105,7 +108,8 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Config":
-        parse(self.schedule)
+        if self.schedule != EVERYONE or self.partition != "natural":
+            parse(self.schedule)
         if not self.order:
             raise UserError("order: no client is named; write seed, names, or a list of their names")
         if self.order != "seed" and self.partition != "natural":
@@ -128,8 +132,8 @@ class Config(BaseModel):
 
     def protocol(self) -> dict[str, Any]:
         """What results depend on besides dataset, method, schedule, seed and the method's settings."""
-        values = {name: getattr(self, name) for name in PROTOCOL}
-        return {name: ", ".join(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        order = self.order if isinstance(self.order, str) else json.dumps(self.order, ensure_ascii=False)
+        return {name: getattr(self, name) for name in PROTOCOL} | {"order": order}
 
     def toml(self) -> str:
         values = self.model_dump(mode="json", exclude_none=True)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pfeddsh.config import Config, build
 from pfeddsh.errors import UserError, unknown
+from pfeddsh.federation.workbench import settled
 
 AXES = {"datasets": "dataset", "methods": "method", "schedules": "schedule", "seeds": "seed"}
 
@@ -50,7 +51,7 @@ class Plan(BaseModel):
             values["schedule"] = schedule
         where = f"method {method}" + (f", variant {variant}" if variant else "")
         try:
-            config = build(values, "keys")
+            config = settled(build(values, "keys"))
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         stem = f"{Path(dataset).stem}-{method}-{config.schedule}-seed{seed}"

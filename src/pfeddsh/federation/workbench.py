@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pfeddsh.config import Config
+from pfeddsh.config import EVERYONE, Config
 from pfeddsh.data.datasets import Dataset, load
 from pfeddsh.data.images import Shape
 from pfeddsh.data.natural import natural
 from pfeddsh.data.partition import Partition, partition
+from pfeddsh.errors import UserError
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Options, Task, Visit
@@ -75,7 +76,9 @@ class Shard:
 
 def wanted_shape(config: Config) -> Shape | int | None:
     """What the model of a run takes: a shape; or any, then images keep their own or get the size that is set."""
-    return 3, IMAGE_SIZE, IMAGE_SIZE  # LeNet's; a model that takes any shape: config.image_size or None
+    if config.image_size not in (0, IMAGE_SIZE):
+        raise UserError(f"image_size = {config.image_size}: LeNet takes images of {IMAGE_SIZE}x{IMAGE_SIZE} alone")
+    return 3, IMAGE_SIZE, IMAGE_SIZE  # a model that takes any shape: config.image_size or None
 
 
 def open_data(config: Config) -> Dataset:
@@ -84,6 +87,13 @@ def open_data(config: Config) -> Dataset:
         config.dataset, config.data_dir, shape=wanted_shape(config), resize=config.resize,
         skip_unreadable=config.skip_unreadable, natural=config.partition == "natural",
     )  # fmt: skip
+
+
+def settled(config: Config) -> Config:
+    """The configuration with its clients counted: a schedule `all` is one batch of those that the data name."""
+    if config.schedule != EVERYONE:
+        return config
+    return config.model_copy(update={"schedule": str(len(open_data(config).client_names))})
 
 
 def divide(config: Config, dataset: Dataset) -> Partition:
@@ -111,7 +121,7 @@ class Workbench:
     """Data, partition and method of one run."""
 
     def __init__(self, config: Config) -> None:
-        self.config = config
+        self.config = config = settled(config)
         self.plan = config.plan()
         self.dataset = open_data(config)
         self.parts = divide(config, self.dataset)
