@@ -14,8 +14,8 @@ from PIL import Image
 
 from pfeddsh.config import build
 from pfeddsh.data import datasets
-from pfeddsh.data.natural import example, in_order, natural
-from pfeddsh.data.splits import Split, whole
+from pfeddsh.data.natural import example, natural
+from pfeddsh.data.splits import Split, in_order, whole
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import run
 from pfeddsh.federation.schedule import parse

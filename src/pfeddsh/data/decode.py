@@ -110,7 +110,7 @@ def _begin(file: Any) -> int:
 def _images(
     chunk: Chunk, read_group: Callable[[str, str, int], Any], fit: Fit | None, skip: bool
 ) -> Iterator[tuple[bytes, Shape, str]]:
-    """Each image's pixels and the shape it came in; or zeros, no shape, and what is wrong with it."""
+    """Each image's pixels and the shape it came in; or zeros, no shape, and its place if it cannot be read."""
     for where, read in chunks.encoded(chunk, read_group):
         try:
             if fit is None:
@@ -122,7 +122,7 @@ def _images(
             if not skip:
                 advice = "repair or remove it, or go on without such images: --skip-unreadable"
                 raise UserError(f"{where}: {error}; {advice}") from error
-            yield bytes(math.prod(fit.shape) if fit else 0), (0, 0, 0), f"{where}: {error}"
+            yield bytes(math.prod(fit.shape) if fit else 0), (0, 0, 0), where
 
 
 def _run_processes(shares: Sequence[Sequence[Job]], fit: Fit | None, skip: bool) -> Found:

@@ -48,9 +48,10 @@ def write_images(raw: Raw, folder: Path, wanted: Wanted, known: Shape | None) ->
     notes = [_note(sizes + found.sizes, fit, median=wanted.shape is None and known is None)]
     for name, path in paths.items():
         if bad := found.bad.get(str(path)):
+            which = listed(["/".join(Path(place).parts[-3:]) for place in bad.values()])
+            notes.append(f"{len(bad)} of {len(kept[name])} {name} images could not be read and are left out: {which}")
             kept[name] = np.setdiff1d(kept[name], list(bad))
             _keep(path, kept[name])
-            notes.append(f"{len(bad)} {name} images could not be read and are left out: {listed(list(bad.values()))}")
     if not all(map(len, kept.values())):
         raise UserError("no image of the training set, or of the test set, could be read")
     return kept, notes

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 T = TypeVar("T")
 Pixels = npt.NDArray[np.uint8]
@@ -73,6 +73,8 @@ def _opened(blob: bytes, use: Callable[[Image.Image], T]) -> T:
             return use(image)
     except ValueError:
         raise
+    except UnidentifiedImageError as error:
+        raise ValueError("not a readable image (of no known format)") from error
     except Exception as error:  # Pillow raises OSError, SyntaxError, struct.error, DecompressionBombError, ...
         raise ValueError(f"not a readable image ({str(error) or type(error).__name__})") from error
 

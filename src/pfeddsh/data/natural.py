@@ -1,7 +1,6 @@
 """Clients as the data name them: sites, devices, people. Nothing is drawn; what fits is checked and said."""
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +11,6 @@ from pfeddsh.errors import UserError, unknown
 
 Numbers = npt.NDArray[np.int64]
 LEAST = {"train": 2, "test": 1}  # images of every client
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """Sorted as people sort: site-2 before site-10."""
-
-    def key(name: str) -> tuple[list[str | int], str]:
-        parts = re.split(r"(\d{1,18})", name)  # text and numbers in turn
-        return [int(part) if at % 2 else part for at, part in enumerate(parts)], name
-
-    return sorted(names, key=key)
 
 
 def natural(
@@ -55,7 +44,7 @@ def natural(
     if clients != len(names):
         raise UserError(
             f"the schedule has {clients} clients, the data have {len(names)} ({listed(list(names))}); "
-            f"write a schedule of {len(names)}, for instance {example(len(names))}"
+            f"write a schedule of {len(names)}, for instance {example(len(names))}, or all"
         )
     numbers = [names.index(name) for name in chosen]
     parts = [tuple(np.flatnonzero(own == number) for number in numbers) for own in owners]
@@ -75,5 +64,5 @@ def natural(
 
 def example(clients: int) -> str:
     """A schedule for so many clients: most at first, the others later."""
-    later = clients // 5
-    return f"{clients - later}+{later}" if later else str(clients)
+    later = max(1, clients // 5)
+    return f"{clients - later}+{later}" if clients > later else str(clients)

@@ -1,5 +1,7 @@
 """Training and test images before decoding, and how a test set is split off where data come without one."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +85,7 @@ def whole(train: Split, test: Split | None, class_names: tuple[str, ...]) -> Raw
         return Raw(train, test or train.take(apart), class_names)
     kept = np.setdiff1d(np.arange(len(train.labels)), apart)
     moved = train.take(apart)
-    givers = listed([str(name) for name in np.unique(train.clients[apart])])
+    givers = listed(in_order(set(train.clients[apart].tolist())))
     note = f"clients without test images set a fifth of theirs apart as such ({len(apart)} images): {givers}"
     return Raw(train.take(kept), test.join(moved) if test else moved, class_names, (note,))
 
@@ -100,6 +102,16 @@ def _a_fifth(train: Split, name: str) -> Index:
         test.append(stream.permutation(members)[: round(SHARE * len(members))])
     found = np.concatenate(test)
     return found if len(found) else stream.permutation(own)[:1]
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sorted as people sort: site-2 before site-10."""
+
+    def key(name: str) -> tuple[list[str | int], str]:
+        parts = re.split(r"(\d{1,18})", name)  # text and numbers in turn
+        return [int(part) if at % 2 else part for at, part in enumerate(parts)], name
+
+    return sorted(names, key=key)
 
 
 def listed(names: list[str]) -> str:

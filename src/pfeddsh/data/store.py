@@ -21,9 +21,8 @@ import numpy.typing as npt
 import platformdirs
 
 from pfeddsh.data.fitting import Wanted, write_images
-from pfeddsh.data.natural import in_order
 from pfeddsh.data.sources import Source
-from pfeddsh.data.splits import Raw
+from pfeddsh.data.splits import Raw, in_order
 from pfeddsh.errors import UserError
 
 VERSION = 2  # of the decoder: a change of pixels, splits or of the files here must raise it
