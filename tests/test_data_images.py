@@ -138,7 +138,8 @@ def test_photographs_do_not_fill_the_disk(pets):
     for split in ("train", "test"):
         for file in (pets / split).glob("*/*.png"):
             Image.new("RGB", (800, 400)).save(file)
-    assert datasets.load(str(pets)).shape == (3, 128, 256)
+    data = datasets.load(str(pets))
+    assert data.shape == (3, 128, 256) and "the largest if image_size is not set: resized" in data.notes[0]
     assert datasets.load(str(pets), shape=300).shape == (3, 300, 300)
 
 
@@ -240,6 +241,11 @@ def test_rubbish_is_skipped_and_counted(pets):
     data = datasets.load(str(pets))
     assert (len(data.y_train), len(data.y_test)) == (10, 10) and data.class_names == ("cat", "dog")
     assert data.notes[0] == "files that are no images were skipped: 6 hidden or system, 2 other"
+
+
+def test_a_third_split_is_not_used_and_that_is_said(pets):
+    (pets / "valid" / "cat").mkdir(parents=True)
+    assert datasets.load(str(pets)).notes[0] == "folders beside train and test are not used: valid"
 
 
 def test_nothing_is_said_where_nothing_was_skipped(pets):

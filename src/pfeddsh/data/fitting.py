@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfeddsh.data.decode import fill, measure
-from pfeddsh.data.images import Fit, Resize, Shape, common, from_array, shape_of
+from pfeddsh.data.images import LARGEST, Fit, Resize, Shape, common, from_array, shape_of
 from pfeddsh.data.splits import Index, Raw, Split, listed
 from pfeddsh.errors import UserError
 
@@ -118,5 +118,6 @@ def _note(sizes: Counter[Shape], fit: Fit, median: bool) -> str:
         how.append("padded with black" if fit.resize == "pad" else "cut at the sides")
     if any(shape[0] != channels for shape in sizes):
         how.append("colour made grey" if channels == 1 else "grey repeated in three channels")
-    why = ", their median size or the most that is taken unasked" if median else ""
+    shrunk = max(height, width) == LARGEST and any(max(shape) > LARGEST for shape in sizes)
+    why = (", the largest if image_size is not set" if shrunk else ", their median size") if median else ""
     return f"{count} of {came} fitted to {text(fit.shape)} (channels x height x width){why}: {', '.join(how)}"

@@ -18,6 +18,7 @@ class Walk:
     """One look through a folder, counting what is no image."""
 
     skipped: Counter[str] = field(default_factory=Counter)
+    unused: list[str] = field(default_factory=list)  # folders beside train/ and test/
 
     def folders(self, path: Path) -> list[Path]:
         """The folders in a folder, in order of their names; files beside them are counted."""
@@ -68,7 +69,9 @@ class Walk:
     def notes(self) -> tuple[str, ...]:
         """What was passed over, in a sentence."""
         kinds = [f"{count} {kind}" for kind, count in sorted(self.skipped.items()) if count]
-        return (f"files that are no images were skipped: {', '.join(kinds)}",) if kinds else ()
+        found = [f"files that are no images were skipped: {', '.join(kinds)}"] if kinds else []
+        found += [f"folders beside train and test are not used: {', '.join(self.unused)}"] if self.unused else []
+        return tuple(found)
 
 
 def _hidden(name: str) -> bool:

@@ -74,7 +74,7 @@ def _nobody(path: Path, walk: Walk) -> tuple[Owned, Owned]:
     """Images without owners."""
     if not all((path / split).is_dir() for split in ("train", "test")):
         return [("", walk.by_class(path, 2))], []
-    walk.folders(path)  # only to count what lies beside them
+    walk.unused = [folder.name for folder in walk.folders(path) if folder.name not in ("train", "test")]
     train, test = (walk.by_class(path / split, 1) for split in ("train", "test"))
     if train and not test:
         raise UserError(f"{path / 'test'}: expected the class folders of {path / 'train'}")
