@@ -48,7 +48,7 @@ def federation(folder: Path, **changes: Any) -> LiveConfig:
 
 def shards(folder: Path, count: int) -> list[Path]:
     """A small .npz per client, with classes missing here and there, as label skew has it."""
-    data = load("digits")
+    data = load("digits", shape=(3, 32, 32))
     parts = partition(
         data.y_train, data.y_test, classes=10, clients=count, rule="dirichlet", alpha=0.5, seed=0
     )  # fmt: skip
@@ -73,7 +73,8 @@ class SimulatedSites(Workbench):
         self._local_only = Local(self.task, Options())
         mean, std = (np.array(values, dtype=np.float32) for values in (config.mean, config.std))
         self._data = [
-            SiteData(replace(load(str(path), class_names=config.classes), mean=mean, std=std)) for path in paths
+            SiteData(replace(load(str(path), class_names=config.classes, shape=(3, 32, 32)), mean=mean, std=std))
+            for path in paths
         ]
 
     def shard(self, client: int) -> Shard:

@@ -69,6 +69,56 @@ def test_data_show_tells_who_owns_what(pfeddsh):
     assert "8 clients with" in text
 
 
+def sites(folder):
+    """Three sites, named so that sorting matters, with a broken image at one of them."""
+    for number, site in enumerate(("site-10", "site-2", "[red]")):
+        for name in ("cat", "dog"):
+            (folder / site / name).mkdir(parents=True)
+            for at in range(6):
+                Image.new("L", (20, 10), 40 * number + at).save(folder / site / name / f"{at}.png")
+    (folder / "site-2" / "dog" / "0.png").write_bytes(b"broken")
+    return folder
+
+
+def test_data_show_names_natural_clients_shapes_and_what_was_left_out(pfeddsh, tmp_path):
+    arguments = ("data", "show", sites(tmp_path / "sites"), "--partition", "natural")
+    assert "site-2/dog/0.png: not a readable image" in refused(pfeddsh(*arguments))
+    code, text, _ = pfeddsh(*arguments, "--skip-unreadable")
+    assert code == 0
+    assert "sites: 29 train and 6 test, 2 classes, of 3 clients" in text
+    assert "sites: 35 images of 1x10x20 fitted to 3x32x32 (channels x height x width)" in text
+    assert "sites: 1 of 30 train images could not be read and are left out: site-2/dog/0.png" in text
+    rows = [line.replace("\u2502", " ").split() for line in text.splitlines()]
+    assert [row[0] for row in rows if len(row) > 4 and row[0] in ("[red]", "site-2", "site-10")] == [
+        "[red]",
+        "site-2",
+        "site-10",
+    ]
+
+
+def test_a_run_begins_with_what_was_done_to_the_images(pfeddsh, tmp_path):
+    settings = ("--set", "rounds_first=1", "--set", "engine=serial", "--set", "order=names", "--set", "resize=crop")
+    arguments = ("--partition", "natural", "--schedule", "all", "--method", "fedavg", "--skip-unreadable")
+    out = tmp_path / "out"
+    code, text, _ = pfeddsh("run", "--dataset", sites(tmp_path / "sites"), *arguments, *settings, "--out", out)
+    assert code == 0
+    lines = text.splitlines()
+    assert lines[0].startswith("sites: ") and lines[0].endswith("2 classes, of 3 clients")
+    assert "resized, cut at the sides, grey repeated in three channels" in lines[1]
+    results = json.loads((out / "results.json").read_text())
+    assert results["schedule"] == "3" and results["protocol"]["skip_unreadable"] is True
+    assert any("could not be read" in note for note in results["environment"]["images"])
+    assert "cut at the sides" in (out / "report.html").read_text()
+
+
+def test_only_natural_clients_can_be_scheduled_without_counting(pfeddsh):
+    assert "schedule 'all': cannot read" in refused(pfeddsh("run", "--schedule", "all"))
+
+
+def test_lenet_takes_one_size_alone(pfeddsh):
+    assert "image_size = 64: LeNet takes images of 32x32 alone" in refused(pfeddsh("run", "--set", "image_size=64"))
+
+
 def test_data_show_draws_a_picture(pfeddsh, tmp_path):
     code, text, _ = pfeddsh("data", "show", "--schedule", "6+2", "--draw", tmp_path / "who.png")
     assert code == 0

@@ -19,8 +19,8 @@ from pfeddsh.compare.keys import stops
 from pfeddsh.compare.scheduler import execute
 from pfeddsh.compare.sharing import read_times
 from pfeddsh.compare.tasks import ProcessTask
-from pfeddsh.data.datasets import load
 from pfeddsh.errors import UserError
+from pfeddsh.federation.workbench import open_data
 from pfeddsh.storage.checkpoint import Checkpoints
 
 PLAN = f"""
@@ -185,7 +185,7 @@ def test_a_dry_run_tells_what_is_shared_and_what_is_not_known(tmp_path):
     cache = StepCache(tmp_path / "cache" / "steps", 0)
     for schedule in ("6+2x2", "6+4"):
         config = tiny("fedavg", schedule=schedule, rounds_first=3, rounds_later=2, seed=7)
-        for number, stop in enumerate(stops(config, load("digits").fingerprint)):
+        for number, stop in enumerate(stops(config, open_data(config).fingerprint)):
             cache.note(stop, "another seed", [100.0] * (number + 1), 2 * 10**9)
     done = invoke("compare", str(tmp_path / "plan.toml"), *arguments, "--jobs", "1")
     assert "time: 0:08:20 on 1 core" in done.output, "five parts of 100 s, known from another seed"

@@ -132,8 +132,8 @@ def test_two_builders_at_once_both_succeed(mine, monkeypatch):
     meet = threading.Barrier(2, timeout=20)
     write = store._write
 
-    def write_together(raw, folder):
-        write(raw, folder)
+    def write_together(*arguments):
+        write(*arguments)
         meet.wait()
 
     monkeypatch.setattr(store, "_write", write_together)

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pfeddsh.data import datasets, decode, locate, sources
+from pfeddsh.data import datasets, decode, locate, parquet
+from pfeddsh.data.images import Fit
 from pfeddsh.errors import UserError
 
 REAL = Path(os.environ.get("PFEDDSH_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -67,7 +68,7 @@ def nothing_left(tmp_path):
 
 
 def test_digits_need_no_files_and_are_split_by_class():
-    data = datasets.load("digits")
+    data = datasets.load("digits", shape=(3, 32, 32))
     assert data.x_train.shape[1:] == (3, 32, 32) and data.x_train.dtype == np.uint8
     assert len(data.x_train) + len(data.x_test) == 1797
     share = np.bincount(data.y_test) / (np.bincount(data.y_test) + np.bincount(data.y_train))
@@ -123,7 +124,7 @@ def test_tiny_imagenet_is_resized_and_grey_is_repeated(tmp_path):
     for split in ("train", "valid"):
         path = tmp_path / "zh-plus/tiny-imagenet/data" / f"{split}-00000-of-00001-0a1b.parquet"
         write_parquet(path, [encoded(flat), encoded(grey, "JPEG")], [199, 0], image="image")
-    data = datasets.load("tiny-imagenet", tmp_path)
+    data = datasets.load("tiny-imagenet", tmp_path, shape=(3, 32, 32))
     assert data.classes == 200 and data.x_test.shape == (2, 3, 32, 32)
     assert (data.x_train[0] == np.array([10, 200, 90])[:, None, None]).all()
     assert (data.x_train[1] == data.x_train[1, 0, 0, 0]).all()
@@ -135,7 +136,7 @@ def test_shrinking_averages_instead_of_dropping_pixels(tmp_path):
     for split in ("train", "valid"):
         path = tmp_path / "zh-plus/tiny-imagenet/data" / f"{split}-00000-of-00001.parquet"
         write_parquet(path, [encoded(stripes)], [0], image="image")
-    inner = datasets.load("tiny-imagenet", tmp_path).x_train[0, :, :, 1:-1]
+    inner = datasets.load("tiny-imagenet", tmp_path, shape=(3, 32, 32)).x_train[0, :, :, 1:-1]
     assert inner.min() > 100 and inner.max() < 155
 
 
@@ -152,7 +153,7 @@ def test_pneumoniamnist(tmp_path):
     images, labels = random_images(6, 28, 28), np.array([[0], [1]] * 3, dtype=np.uint8)
     arrays = {"train_images": images, "train_labels": labels, "test_images": images[:2], "test_labels": labels[:2]}
     np.savez(tmp_path / "medmnist" / "pneumoniamnist.npz", **arrays)
-    data = datasets.load("pneumoniamnist", tmp_path)
+    data = datasets.load("pneumoniamnist", tmp_path, shape=(3, 32, 32))
     assert data.x_train.shape == (6, 3, 32, 32) and data.y_train.tolist() == [0, 1] * 3
     assert data.class_names == ("normal", "pneumonia")
 
@@ -173,7 +174,7 @@ def fashion(root):
 
 def test_fashion_mnist(tmp_path):
     fashion(tmp_path)
-    data = datasets.load("fashion-mnist", tmp_path)
+    data = datasets.load("fashion-mnist", tmp_path, shape=(3, 32, 32))
     assert data.x_train.shape == (20, 3, 32, 32) and data.y_test.tolist() == list(range(10))
 
 
@@ -302,10 +303,10 @@ def test_the_real_pneumoniamnist():
 )
 def test_real_parquet_files(tmp_path, file, image, label, classes):
     """All labels, and the first images, of the files people download."""
-    split, _ = sources.read_parquet(sorted(REAL.glob(file)), image, label, classes)
+    split, _ = parquet.read_parquet(sorted(REAL.glob(file)), image, label, classes)
     assert set(np.unique(split.labels)) == set(range(classes))
     assert sum(map(len, split.images)) == len(split.labels)
-    decode.fill([(tmp_path / "x.npy", split.images[:1])])
+    decode.fill([(tmp_path / "x.npy", split.images[:1])], Fit((3, 32, 32)))
     images = np.load(tmp_path / "x.npy")
     assert len(images) == len(split.images[0])
     assert np.allclose(images.mean((0, 2, 3)) / 255, (0.49, 0.47, 0.43), atol=0.06)

@@ -16,10 +16,12 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from pfeddsh.cli import app
+from pfeddsh.data.images import decode
 from pfeddsh.errors import UserError
+from pfeddsh.live.site import exported
 from pfeddsh.live.site.export import export
 from pfeddsh.live.site.model import read_model
-from pfeddsh.live.site.predict import find_images, predict
+from pfeddsh.live.site.predict import FIT, find_images, predict
 from pfeddsh.messages import Record
 from pfeddsh.models.lenet import GATES, LeNet
 from pfeddsh.storage.files import write_record
@@ -213,3 +215,21 @@ def test_the_command_line_exports_and_predicts(tmp_path: Path) -> None:
     assert code == 1 and wrong.keys() == {"image", "error"}
     code, output, _ = said("export", tmp_path / "home", "--out", tmp_path / "out")
     assert code == 0 and (tmp_path / "out" / "model.py").exists() and "weights.safetensors" in output
+
+
+@pytest.mark.parametrize("kind", ["wide", "grey", "deep", "clear", "turned"])
+def test_an_exported_model_sees_images_as_the_site_does(tmp_path: Path, kind: str) -> None:
+    pixels = np.random.default_rng(3).integers(0, 256, (20, 47, 4), dtype=np.uint8)
+    made = {
+        "wide": Image.fromarray(pixels[..., :3]),
+        "grey": Image.fromarray(pixels[..., 0]),
+        "deep": Image.fromarray(pixels[..., 0].astype(np.uint16) * 250),
+        "clear": Image.fromarray(pixels),
+        "turned": Image.fromarray(pixels[..., :3]),
+    }
+    exif = Image.Exif()
+    exif[0x0112] = 6 if kind == "turned" else 1
+    made[kind].save(tmp_path / "image.png", exif=exif)
+    (tmp_path / "model.json").write_text(json.dumps({"mean": [0.0] * 3, "std": [1.0] * 3}))
+    expected = torch.from_numpy(decode((tmp_path / "image.png").read_bytes(), FIT)[0].copy()) / 255
+    assert torch.equal(exported.prepare(tmp_path / "image.png", tmp_path)[0], expected)

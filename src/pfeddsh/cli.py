@@ -34,7 +34,11 @@ app.add_typer(data_app, name="data")
 console = Console()
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file, such as the config.toml of another run")]
-Dataset = Annotated[str | None, typer.Option(help="digits, cifar10, ..., a folder of class folders, or an .npz file")]
+Dataset = Annotated[str | None, typer.Option(help="digits, cifar10, ..., a folder of images, .npz or .parquet")]
+Partition = Annotated[str | None, typer.Option(help="who owns what: dirichlet, iid, classes=k, or natural")]
+SkipUnreadable = Annotated[
+    bool | None, typer.Option("--skip-unreadable", help="go on without images that cannot be read")
+]
 Schedule = Annotated[str | None, typer.Option(help="batch sizes, e.g. 80+20, 80+4x5, 80+10x2")]
 Seed = Annotated[int | None, typer.Option(help="everything random follows from it")]
 DataDir = Annotated[Path | None, typer.Option(help="where datasets lie; else PFEDDSH_DATA, else the user's cache")]
@@ -59,7 +63,9 @@ def run(
     method: Annotated[str | None, typer.Option(help="see `pfeddsh methods`; your own: package.module:Class")] = None,
     schedule: Schedule = None,
     seed: Seed = None,
+    partition: Partition = None,
     data_dir: DataDir = None,
+    skip_unreadable: SkipUnreadable = None,
     out: Annotated[Path | None, typer.Option(help="run directory; default runs/METHOD-DATASET-...")] = None,
     track: Track = None,
     set_: Assignments = None,
@@ -70,11 +76,18 @@ def run(
 
     Example: `pfeddsh run --dataset cifar10 --schedule 80+4x5 --method fedper --seed 0 --out runs/fedper`
     """
+    from pfeddsh.data.show import notes
     from pfeddsh.federation.run import run as start
+    from pfeddsh.federation.workbench import open_data, settled
     from pfeddsh.progress import ProgressLine
     from pfeddsh.tracking import tracking
 
-    config = _config(file, set_, dataset=dataset, method=method, schedule=schedule, seed=seed, data_dir=data_dir)
+    config = _config(
+        file, set_, dataset=dataset, method=method, schedule=schedule, seed=seed, partition=partition,
+        data_dir=data_dir, skip_unreadable=skip_unreadable,
+    )  # fmt: skip
+    config = settled(config)
+    console.print(notes(open_data(config)), highlight=False, markup=False, soft_wrap=True)
     stem = f"{file_name(config.method)}-{Path(config.dataset).stem}-{config.schedule}-seed{config.seed}"
     out = out or Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     with (
@@ -158,17 +171,25 @@ def data_show(
     dataset: Annotated[str, typer.Argument(help="a dataset name or path")] = "digits",
     schedule: Schedule = None,
     seed: Seed = None,
+    partition: Partition = None,
     data_dir: DataDir = None,
+    skip_unreadable: SkipUnreadable = None,
     draw: Annotated[Path | None, typer.Option(help="also draw it to this PNG or SVG file")] = None,
     set_: Assignments = None,
 ) -> None:
     """Show who would own what: images and classes of every client under a partition."""
     from pfeddsh.data import show
-    from pfeddsh.data.datasets import load
-    from pfeddsh.federation.workbench import divide
+    from pfeddsh.federation.workbench import divide, open_data, settled
 
-    config = _config(None, set_, dataset=dataset, schedule=schedule, seed=seed, data_dir=data_dir)
-    data = load(config.dataset, config.data_dir)
+    if partition == "natural" and schedule is None:
+        schedule = "all"  # who they are is asked, not when they join
+    config = _config(
+        None, set_, dataset=dataset, schedule=schedule, seed=seed, partition=partition, data_dir=data_dir,
+        skip_unreadable=skip_unreadable,
+    )  # fmt: skip
+    config = settled(config)
+    data = open_data(config)
+    console.print(show.notes(data), highlight=False, markup=False, soft_wrap=True)
     parts = divide(config, data)
     console.print(show.show(data, parts))
     if draw:

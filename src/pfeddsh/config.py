@@ -1,5 +1,6 @@
 """The complete description of a run: what a TOML file, the command line and Python all turn into."""
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,17 +26,35 @@ DEMO: dict[str, Any] = {
     "lr": 0.05,
 }
 
+EVERYONE = "all"  # the schedule of natural clients that are not counted yet
+
 
 class Config(BaseModel):
     """One run. The defaults are the paper's protocol; the embedded `digits` have a smaller one of their own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    dataset: str = Field("digits", description="a known name, a folder of class folders, or an .npz file")
+    dataset: str = Field(
+        "digits", description="a known name, a folder of class or client folders, an .npz or a .parquet file"
+    )
     method: str = Field("pfeddsh", description="see `pfeddsh methods`; or an own one, as package.module:Class")
-    schedule: str = Field("80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2")
+    schedule: str = Field("80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2; all: natural clients, at once")
     seed: int = Field(0, ge=0)
-    partition: str = Field("dirichlet", description="dirichlet, iid, or classes=k")
+    partition: str = Field(
+        "dirichlet", description="dirichlet, iid, classes=k, or natural: the clients that the data name"
+    )
+    order: str | tuple[str, ...] = Field(
+        "seed",
+        description="in which natural clients join: drawn (seed), by their names (names), as a list of them says, or "
+        "a file with one a line",
+    )
+    image_size: int = Field(
+        0, ge=0, le=4096, description="side of images for models that take any; 0: their own, 256 at most"
+    )
+    resize: Literal["pad", "crop"] = Field(
+        "pad", description="how images get their size: pad with black, or crop the longer side"
+    )
+    skip_unreadable: bool = Field(False, description="go on without images that cannot be read")
     alpha: float = Field(0.1, gt=0, allow_inf_nan=False, description="Dirichlet concentration; smaller is more skewed")
     rounds_first: int = Field(200, ge=1)
     rounds_later: int = Field(100, ge=1)
@@ -82,6 +101,7 @@ class Config(BaseModel):
         if not isinstance(values.get("options", {}), dict):
             return values
         values = (DEMO if values.get("dataset", "digits") == "digits" else {}) | values
+        values |= {"order": _names_in_file(values["order"])} if isinstance(values.get("order"), str) else {}
         entry = registry.find(values.get("method", "pfeddsh"))
         values.setdefault("later", entry.later)
         values.setdefault("existing", entry.existing)
@@ -89,7 +109,12 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Config":
-        parse(self.schedule)
+        if self.schedule != EVERYONE or self.partition != "natural":
+            parse(self.schedule)
+        if not self.order:
+            raise UserError("order: no client is named; write seed, names, or a list of their names")
+        if self.order != "seed" and self.partition != "natural":
+            raise UserError("order: only clients that the data name can be ordered; set partition = natural")
         if self.evidence == "held-out" and self.hold_out == 0:
             raise UserError("evidence = held-out: no images are set aside; say how many, for instance hold_out = 0.1")
         if self.engine == "pool" and self.method.startswith(f"{plugins.MAIN}:"):
@@ -105,17 +130,29 @@ class Config(BaseModel):
     def plan(self) -> Schedule:
         return Schedule(
             parse(self.schedule), self.seed, self.rounds_first, self.rounds_later, self.sample_fraction, self.lr,
-            self.sampling, everyone=self.later == "everyone",
+            self.sampling, everyone=self.later == "everyone", drawn=self.order == "seed",
         )  # fmt: skip
 
     def protocol(self) -> dict[str, Any]:
         """What results depend on besides dataset, method, schedule, seed and the method's settings."""
-        return self.model_dump(mode="json", exclude=set(APART))
+        order = self.order if isinstance(self.order, str) else json.dumps(self.order, ensure_ascii=False)
+        return self.model_dump(mode="json", exclude=set(APART)) | {"order": order}
 
     def toml(self) -> str:
         values = self.model_dump(mode="json", exclude_none=True)
         values["options"] = {key: value for key, value in self.options.items() if value is not None}
         return tomli_w.dumps(values)
+
+
+def _names_in_file(order: str) -> str | tuple[str, ...]:
+    """The lines of a file are taken over, so that a written configuration is complete without it."""
+    if order in ("seed", "names"):
+        return order
+    try:
+        lines = Path(order).expanduser().read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise UserError(f"order = {order}: expected seed, names, a list, or a file of client names ({error})") from None
+    return tuple(line.strip() for line in lines if line.strip())
 
 
 def build(values: dict[str, Any], where: str = "configuration") -> Config:

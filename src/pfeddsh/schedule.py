@@ -42,6 +42,7 @@ class Schedule:
     sample_fraction: float
     lr: float
     sampling: Sampling = "random"
+    drawn: bool = True  # who joins when; else clients join in the order of their numbers
     everyone: bool = False  # later steps sample from all clients onboarded so far: the oracle the setting forbids
 
     @property
@@ -57,8 +58,11 @@ class Schedule:
 
     @cached_property
     def batches(self) -> tuple[tuple[int, ...], ...]:
-        """The clients of each batch, sorted; a seeded permutation decides who comes early, not size or number."""
-        order = numpy_stream(self.seed, "joining").permutation(self.clients)
+        """The clients of each batch, sorted; a seeded permutation decides who comes early, not size or number.
+
+        Where an order is given, numbers follow it.
+        """
+        order = numpy_stream(self.seed, "joining").permutation(self.clients) if self.drawn else range(self.clients)
         ends = [sum(self.sizes[: i + 1]) for i in range(len(self.sizes))]
         return tuple(tuple(sorted(int(k) for k in order[e - s : e])) for s, e in zip(self.sizes, ends, strict=True))
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pfeddsh.config import Config, build
 from pfeddsh.errors import UserError
+from pfeddsh.federation.workbench import settled
 from pfeddsh.plugins import file_name
 from pfeddsh.values import checked
 
@@ -52,7 +53,7 @@ class Plan(BaseModel):
             values["schedule"] = schedule
         where = f"method {method}" + (f", variant {variant}" if variant else "")
         try:
-            config = build(values, "keys")
+            config = settled(build(values, "keys"))
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         stem = f"{Path(dataset).stem}-{file_name(method)}-{config.schedule}-seed{seed}"

@@ -12,8 +12,8 @@ from pfeddsh.compare.cache import StepCache
 from pfeddsh.compare.job import Job
 from pfeddsh.compare.keys import Stop, code, stops
 from pfeddsh.compare.plan import PlannedRun
-from pfeddsh.data.datasets import load
 from pfeddsh.data.store import cache_root
+from pfeddsh.federation.workbench import open_data
 from pfeddsh.plugins import python_path
 from pfeddsh.schedule import Schedule
 from pfeddsh.storage import controls
@@ -70,11 +70,7 @@ class ProcessTask:
 
 def fingerprints(runs: Sequence[PlannedRun]) -> dict[str, str]:
     """Of the data of each run; decodes datasets that never were, so that no two runs do it at once."""
-    known = {
-        (dataset, folder): load(dataset, folder).fingerprint
-        for dataset, folder in {(run.config.dataset, run.config.data_dir) for run in runs}
-    }
-    return {run.name: known[run.config.dataset, run.config.data_dir] for run in runs}
+    return {run.name: open_data(run.config).fingerprint for run in runs}
 
 
 def tasks(

@@ -13,7 +13,7 @@ Labels = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.int64]
 Shares = npt.NDArray[np.float64]
 
-RULES = ("dirichlet", "iid", "classes=k")
+RULES = ("dirichlet", "iid", "classes=k", "natural")
 TRIES = 20  # draws before images are moved instead
 
 
@@ -25,6 +25,7 @@ class Partition:
     test: tuple[npt.NDArray[np.int64], ...]
     train_counts: Counts
     test_counts: Counts
+    names: tuple[str, ...] = ()  # of the clients, where the data name them
 
     @property
     def clients(self) -> int:

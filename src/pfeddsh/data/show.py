@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 
 from pfeddsh.data.datasets import Dataset
@@ -30,6 +31,13 @@ def _main_classes(partition: Partition) -> float:
     return float(np.mean(np.argmax(reached, axis=1) + 1))
 
 
+def notes(dataset: Dataset) -> str:
+    """What the data are and what was done to them, a sentence a line."""
+    clients = f", of {len(dataset.client_names)} clients" if dataset.client_names else ""
+    counts = f"{len(dataset.y_train)} train and {len(dataset.y_test)} test, {dataset.classes} classes{clients}"
+    return "\n".join(f"{dataset.name}: {note}" for note in (counts, *dataset.notes))
+
+
 def show(dataset: Dataset, partition: Partition) -> RenderableType:
     """A table of the clients with the summary below it."""
     table = Table(title=f"{dataset.name}: who owns what")
@@ -39,7 +47,8 @@ def show(dataset: Dataset, partition: Partition) -> RenderableType:
     for client, (train, test) in enumerate(zip(partition.train_counts, partition.test_counts, strict=True)):
         top = [label for label in np.argsort(-train, kind="stable")[:TOP] if train[label]]
         most = ", ".join(f"{dataset.class_names[label]} {train[label] / train.sum():.0%}" for label in top)
-        table.add_row(str(client), str(train.sum()), str(test.sum()), str(np.count_nonzero(train)), most)
+        name = escape(partition.names[client]) if partition.names else str(client)
+        table.add_row(name, str(train.sum()), str(test.sum()), str(np.count_nonzero(train)), most)
     return Group(table, summary(partition))
 
 

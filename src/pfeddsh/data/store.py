@@ -11,7 +11,8 @@ import shutil
 import tempfile
 import uuid
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 
-from pfeddsh.data.decode import Chunk, fill
-from pfeddsh.data.images import SHAPE, Pixels, from_array
-from pfeddsh.data.sources import Raw, Source
+from pfeddsh.data.fitting import Wanted, write_images
+from pfeddsh.data.sources import Source
+from pfeddsh.data.splits import Raw, in_order
 from pfeddsh.errors import UserError
 
-VERSION = 1  # of the decoder: a change of pixels, splits or of the files here must raise it
+VERSION = 2  # of the decoder: a change of pixels, splits or of the files here must raise it
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+OWNERS = ("clients_train", "clients_test")  # beside them, where the data name clients
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +38,9 @@ class Damaged(Exception):
 
 @dataclass(frozen=True)
 class Decoded:
-    """A decoded copy as opened: the images mapped from disk, the labels in memory."""
+    """A decoded copy as opened: the images mapped from disk, labels and owners in memory."""
 
-    x_train: Pixels
-    y_train: npt.NDArray[np.int64]
-    x_test: Pixels
-    y_test: npt.NDArray[np.int64]
+    arrays: dict[str, npt.NDArray[Any]]
     meta: dict[str, Any]
 
 
@@ -49,9 +48,9 @@ def cache_root() -> Path:
     return Path(os.environ.get("PFEDDSH_CACHE") or platformdirs.user_cache_dir("pfeddsh")).expanduser().absolute()
 
 
-def open_or_build(source: Source) -> Decoded:
+def open_or_build(source: Source, wanted: Wanted) -> Decoded:
     """The decoded copy of the source, built where there is none, rebuilt (with a warning) where it is damaged."""
-    folder = cache_root() / "decoded" / f"{source.name}-{_identity(source)}"
+    folder = cache_root() / "decoded" / f"{source.name}-{_identity(source, wanted)}"
     for _ in range(3):  # another process may set a copy aside between our building and our opening it
         try:
             return _open(folder)
@@ -60,14 +59,15 @@ def open_or_build(source: Source) -> Decoded:
         except Damaged as error:
             warnings.warn(f"decoded copy {folder} is damaged ({error}); making it again", RuntimeWarning, stacklevel=3)
             _discard(folder)
-        _build(source, folder)
+        _build(source, wanted, folder)
     return _open(folder)
 
 
-def _identity(source: Source) -> str:
+def _identity(source: Source, wanted: Wanted) -> str:
     """Cheap: where the files are, their sizes and times, never their contents."""
     files = [(str(path), stat.st_size, stat.st_mtime_ns) for path in source.files for stat in [path.stat()]]
-    return hashlib.sha256(json.dumps([VERSION, files, *source.class_names]).encode()).hexdigest()[:16]
+    depends = [VERSION, files, source.class_names, source.natural, asdict(wanted)]
+    return hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:16]
 
 
 def _open(folder: Path) -> Decoded:
@@ -77,20 +77,23 @@ def _open(folder: Path) -> Decoded:
         meta = json.loads((folder / "meta.json").read_text("utf-8"))
         if meta.pop("checksum") != _checksum(meta):
             raise Damaged("meta.json was altered")
-        for name in ARRAYS:
+        names = ARRAYS + (OWNERS if meta["client_names"] else ())
+        for name in names:
             if (folder / f"{name}.npy").stat().st_size != meta["files"][f"{name}.npy"]:
                 raise Damaged(f"{name}.npy has the wrong size")
         arrays = {
             name: np.load(folder / f"{name}.npy", mmap_mode="r" if name[0] == "x" else None, allow_pickle=False)
-            for name in ARRAYS
+            for name in names
         }
         for split in ("train", "test"):
             x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
-            if x.dtype != np.uint8 or x.shape[1:] != SHAPE or y.dtype != np.int64 or y.shape != x.shape[:1]:
+            numbers = [y] + ([arrays[f"clients_{split}"]] if meta["client_names"] else [])
+            good = x.dtype in (np.uint8, np.float32) and x.shape[1:] == tuple(meta["shape"])
+            if not good or any(n.dtype != np.int64 or n.shape != x.shape[:1] for n in numbers):
                 raise Damaged(f"the {split} arrays have the wrong type or shape")
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise Damaged(str(error) or type(error).__name__) from error
-    return Decoded(**arrays, meta=meta)
+    return Decoded(arrays, meta)
 
 
 def _checksum(meta: dict[str, Any]) -> str:
@@ -107,7 +110,7 @@ def _discard(folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _build(source: Source, folder: Path) -> None:
+def _build(source: Source, wanted: Wanted, folder: Path) -> None:
     """Decode beside the final place, then rename; where another process was first, its copy is as good as ours."""
     logger.info("decoding %s once into %s", source.name, folder)
     raw = source.read()
@@ -116,7 +119,7 @@ def _build(source: Source, folder: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
             whole = Path(scratch) / "whole"
             whole.mkdir()
-            _write(raw, whole)
+            _write(raw, whole, source, wanted)
             try:
                 whole.rename(folder)
             except OSError:
@@ -126,45 +129,60 @@ def _build(source: Source, folder: Path) -> None:
         raise UserError(f"cannot write the cache {folder.parent} ({error}); set PFEDDSH_CACHE to a folder") from error
 
 
-def _write(raw: Raw, folder: Path) -> None:
-    encoded: list[tuple[Path, tuple[Chunk, ...]]] = []
+def _write(raw: Raw, folder: Path, source: Source, wanted: Wanted) -> None:
+    kept, notes = write_images(raw, folder, wanted, source.shape)
+    names: list[str] = []
+    if raw.train.clients is not None and raw.test.clients is not None:
+        names = in_order({*raw.train.clients.tolist(), *raw.test.clients.tolist()})
     for name, split in (("train", raw.train), ("test", raw.test)):
-        np.save(folder / f"y_{name}.npy", split.labels, allow_pickle=False)
-        if isinstance(split.images, tuple):
-            encoded.append((folder / f"x_{name}.npy", split.images))
-        else:
-            np.save(folder / f"x_{name}.npy", from_array(split.images), allow_pickle=False)
-    fill(encoded)
+        np.save(folder / f"y_{name}.npy", split.labels[kept[name]], allow_pickle=False)
+        if split.clients is not None:
+            number = {client: at for at, client in enumerate(names)}
+            owners = np.array([number[client] for client in split.clients[kept[name]].tolist()], dtype=np.int64)
+            np.save(folder / f"clients_{name}.npy", owners, allow_pickle=False)
+    files = [f"{name}.npy" for name in ARRAYS + (OWNERS if names else ())]
     x_train = np.load(folder / "x_train.npy", mmap_mode="r", allow_pickle=False)
     mean, std = _moments(x_train)
     meta = {
         "classes": len(raw.class_names),
         "class_names": list(raw.class_names),
+        "client_names": names,
+        "shape": x_train.shape[1:],
         "mean": mean,
         "std": std,
-        "fingerprint": _fingerprint(folder),
-        "files": {f"{name}.npy": (folder / f"{name}.npy").stat().st_size for name in ARRAYS},
+        "notes": [*notes, *raw.notes],
+        "fingerprint": _fingerprint([folder / file for file in files], names),
+        "files": {file: (folder / file).stat().st_size for file in files},
     }
     (folder / "meta.json").write_text(json.dumps({**meta, "checksum": _checksum(meta)}, indent=1), "utf-8")
 
 
-def _moments(images: Pixels) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation per channel of pixels in 0..1, exact from counts of the 256 values."""
-    counts = np.zeros((3, 256))
+def _moments(images: npt.NDArray[Any]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation per channel: of pixels in 0..1, exact from counts of the 256 values; of features.
+
+    A feature that is always the same gets the deviation 1: it is no use, and must not be divided by nothing.
+    """
+    if images.dtype == np.float32:
+        values = images.reshape(len(images), -1).astype(np.float64)
+        std = values.std(0)
+        return values.mean(0).tolist(), np.where(std > 0, std, 1).tolist()
+    counts = np.zeros((images.shape[1], 256))
     for at in range(0, len(images), 1000):
-        for channel in range(3):
+        for channel in range(images.shape[1]):
             counts[channel] += np.bincount(images[at : at + 1000, channel].ravel(), minlength=256)
-    values, share = np.arange(256) / 255, counts / counts.sum(1, keepdims=True)
-    mean = share @ values
-    std = np.sqrt(np.maximum(share @ values**2 - mean**2, 0))
+    levels, share = np.arange(256) / 255, counts / counts.sum(1, keepdims=True)
+    mean = share @ levels
+    std = np.sqrt(np.maximum(share @ levels**2 - mean**2, 0))
     return mean.tolist(), std.tolist()
 
 
-def _fingerprint(folder: Path) -> str:
-    """sha256 of the four arrays as stored: the same images and labels give the same text on every machine."""
+def _fingerprint(files: Sequence[Path], client_names: Sequence[str]) -> str:
+    """sha256 of the arrays as stored: the same images, labels and owners give the same text on every machine."""
     digest = hashlib.sha256()
-    for name in ARRAYS:
-        with (folder / f"{name}.npy").open("rb") as file:
+    for path in files:
+        with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
+    if client_names:
+        digest.update(json.dumps(list(client_names)).encode())
     return digest.hexdigest()

@@ -30,7 +30,7 @@ def run(config: Config, out: Path, observers: Sequence[Observer] = ()) -> dict[s
             raise UserError(
                 f"{out} already holds a run; continue it with `pfeddsh resume {out}` or choose another --out"
             )
-        write_text(out / "config.toml", config.toml())
+        write_text(out / "config.toml", bench.config.toml())
         return complete(bench, out, observers, Checkpoints(out / "state"))
 
 

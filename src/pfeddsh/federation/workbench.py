@@ -11,13 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pfeddsh.config import Config
+from pfeddsh.config import EVERYONE, Config
 from pfeddsh.data.datasets import Dataset, load
+from pfeddsh.data.images import Shape
+from pfeddsh.data.natural import natural
 from pfeddsh.data.partition import Partition, partition
+from pfeddsh.errors import UserError
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Options, Task, Visit
 from pfeddsh.methods.local import Local
+from pfeddsh.models.lenet import IMAGE_SIZE
 from pfeddsh.rng import numpy_stream
 
 CONTROL = "control"  # the job that runs a client's local-only control
@@ -45,9 +49,10 @@ class Shard:
         self, dataset: Dataset, train: np.ndarray, test: np.ndarray, set_aside: np.ndarray | None = None
     ) -> None:
         self._dataset, self.trained, self._test, self._set_aside = dataset, train, test, set_aside
-        std = torch.from_numpy(np.maximum(dataset.std, 1e-3)).view(3, 1, 1)  # a channel may be constant
-        self._scale = 1 / (255 * std)
-        self._shift = -torch.from_numpy(dataset.mean).view(3, 1, 1) / std
+        pixels = dataset.x_train.dtype == np.uint8
+        std = torch.from_numpy(np.maximum(dataset.std, 1e-3) if pixels else dataset.std).view(-1, 1, 1)
+        self._scale = 1 / (255 * std) if pixels else 1 / std  # a channel of pixels may be constant
+        self._shift = -torch.from_numpy(dataset.mean).view(-1, 1, 1) / std
 
     def _select(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> tuple[Tensor, Tensor]:
         pixels = torch.from_numpy(images[index]).to(torch.float32, memory_format=torch.channels_last)
@@ -69,8 +74,36 @@ class Shard:
         return self._select(self._dataset.x_train, self._dataset.y_train, self._set_aside)
 
 
+def wanted_shape(config: Config) -> Shape | int | None:
+    """What the model of a run takes: a shape; or any, then images keep their own or get the size that is set."""
+    if config.image_size not in (0, IMAGE_SIZE):
+        raise UserError(f"image_size = {config.image_size}: LeNet takes images of {IMAGE_SIZE}x{IMAGE_SIZE} alone")
+    return 3, IMAGE_SIZE, IMAGE_SIZE  # a model that takes any shape: config.image_size or None
+
+
+def open_data(config: Config) -> Dataset:
+    """The data of a run, fitted to its model."""
+    return load(
+        config.dataset, config.data_dir, shape=wanted_shape(config), resize=config.resize,
+        skip_unreadable=config.skip_unreadable, natural=config.partition == "natural",
+    )  # fmt: skip
+
+
+def settled(config: Config) -> Config:
+    """The configuration with its clients counted: a schedule `all` is one batch of those that the data name."""
+    if config.schedule != EVERYONE:
+        return config
+    return config.model_copy(update={"schedule": str(len(open_data(config).client_names))})
+
+
 def divide(config: Config, dataset: Dataset) -> Partition:
     """Who owns what in this run."""
+    if dataset.clients_train is not None and dataset.clients_test is not None:
+        return natural(
+            (dataset.y_train, dataset.y_test), (dataset.clients_train, dataset.clients_test), dataset.client_names,
+            classes=dataset.classes, clients=config.plan().clients,
+            order=config.order if isinstance(config.order, tuple) else (),
+        )  # fmt: skip
     return partition(
         dataset.y_train, dataset.y_test, classes=dataset.classes, clients=config.plan().clients,
         rule=config.partition, alpha=config.alpha, seed=config.seed,
@@ -88,9 +121,9 @@ class Workbench:
     """Data, partition and method of one run."""
 
     def __init__(self, config: Config) -> None:
-        self.config = config
+        self.config = config = settled(config)
         self.plan = config.plan()
-        self.dataset = load(config.dataset, config.data_dir)
+        self.dataset = open_data(config)
         self.parts = divide(config, self.dataset)
         self.task = Task.create(self.dataset.classes, config.seed)
         self.method = registry.create(config.method, config.options, self.task)

@@ -108,7 +108,7 @@ def _place(folder: Path | None) -> Iterator[Path]:
 
 def _prepare(place: Path, rounds: int) -> LiveConfig:
     """An .npz per site, skewed as sites are, and the coordinator's configuration."""
-    digits = load("digits")
+    digits = load("digits", shape=(3, 32, 32))
     parts = partition(
         digits.y_train, digits.y_test, classes=10, clients=len(SITES), rule="dirichlet", alpha=0.3, seed=0
     )  # fmt: skip

@@ -37,4 +37,6 @@ def recipe(cell: Cell) -> Recipe:
         for name in VERSIONS
         if any(e.get(name) is not None for e in facts)
     ]
+    said = dict.fromkeys(note for e in facts for note in e.get("images", ()))
+    versions += [f"data: {'; '.join(said)}"] if said else []
     return Recipe(cell, command, ", ".join(versions), ", ".join(str(run.path) for run in cell.runs))

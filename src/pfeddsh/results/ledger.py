@@ -173,6 +173,8 @@ def environment(dataset: Dataset) -> dict[str, Any]:
         "machine": platform.machine(),
         "revision": _revision(),
         "data": dataset.fingerprint,
+        "shape": list(dataset.shape),
+        "images": list(dataset.notes),
     }
 
 

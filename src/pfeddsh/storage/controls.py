@@ -24,7 +24,9 @@ EXCLUDED = frozenset({
     "method", "options", "later", "existing", "evidence", "engine", "workers", "dataset", "data_dir", "schedule",
 })  # fmt: skip
 # Keys that came later; at these values an entry from before them is the same control.
-ADDED = {"hold_out": 0.0, "sampling": "random"}
+ADDED = {
+    "hold_out": 0.0, "sampling": "random", "order": "seed", "image_size": 0, "resize": "pad", "skip_unreadable": False,
+}  # fmt: skip
 
 
 def relevant(config: Config) -> dict[str, Any]:

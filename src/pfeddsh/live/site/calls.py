@@ -15,7 +15,6 @@ import numpy as np
 from torch import Tensor
 
 from pfeddsh.data.datasets import Dataset, load
-from pfeddsh.data.images import SIDE
 from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import CONTROL, Call, Shard
 from pfeddsh.live.wire import HELLO, decode, decode_call, encode
@@ -23,6 +22,7 @@ from pfeddsh.messages import Memory, Message, Record, bundle, unbundle
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Method, Options, Task, Visit
 from pfeddsh.methods.local import Local
+from pfeddsh.models.lenet import IMAGE_SIZE
 from pfeddsh.plugins import is_reference
 from pfeddsh.storage.files import Damaged, digest, read_record, write_record
 
@@ -122,7 +122,8 @@ class Site:
         task = Task.create(len(settings["classes"]), settings["seed"])
         self.method = registry.create(settings["method"], settings["options"], task)
         self._alone = Local(task, Options())
-        dataset = load(self.data_path, class_names=tuple(settings["classes"]))
+        shape = (3, IMAGE_SIZE, IMAGE_SIZE)
+        dataset = load(self.data_path, class_names=tuple(settings["classes"]), shape=shape)
         mean, std = (np.array(settings[name], dtype=np.float32) for name in ("mean", "std"))
         self.data = SiteData(replace(dataset, mean=mean, std=std))
         self._settings = settings
@@ -150,7 +151,7 @@ class Site:
         parts = {"theta": self.method.folded(model), "statistics": model.statistics, "gates": model.gates}
         tensors = {name: part for name, part in parts.items() if part is not None}
         facts = {name: s[name] for name in ("method", "classes", "mean", "std")}
-        facts |= {"image_size": SIDE, "channels": 3, "step": call.visit.step, "samples": len(self.data.train[1])}
+        facts |= {"image_size": IMAGE_SIZE, "channels": 3, "step": call.visit.step, "samples": len(self.data.train[1])}
         record, path = Record(tensors, facts), self.home / "model.safetensors"
         try:
             if digest(read_record(path)) == digest(record):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
+from PIL import Image, ImageOps
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -61,10 +61,13 @@ def load(folder: Path = HERE) -> LeNet:
 
 
 def prepare(path: str | Path, folder: Path = HERE) -> Tensor:
-    """An image file as the model wants it: three channels, 32x32, normalised; a batch of one."""
-    image = Image.open(path).convert("RGB")
-    if image.size != (32, 32):
-        image = image.resize((32, 32), Image.Resampling.BILINEAR)
+    """An image file as the model wants it: upright, three channels, padded to 32x32, normalised; a batch of one."""
+    image = ImageOps.exif_transpose(Image.open(path))
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray(np.rint(np.asarray(image) * (255 / 65535)).astype(np.uint8))
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    image = ImageOps.pad(image.convert("RGB"), (32, 32), Image.Resampling.BILINEAR)
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255
     mean, std = (torch.tensor(facts(folder)[name]).view(3, 1, 1) for name in ("mean", "std"))
     return ((pixels - mean) / std).unsqueeze(0)

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pfeddsh.data.images import Pixels, decode
-from pfeddsh.data.own import SUFFIXES
+from pfeddsh.data.folders import SUFFIXES
+from pfeddsh.data.images import Fit, Pixels, decode
 from pfeddsh.errors import UserError
 from pfeddsh.live.site.model import SiteModel
+from pfeddsh.models.lenet import IMAGE_SIZE
 
+FIT = Fit((3, IMAGE_SIZE, IMAGE_SIZE))
 CHUNK = 256  # images in memory at a time
 
 
@@ -56,7 +58,7 @@ def predict(model: SiteModel, images: Sequence[Path]) -> Iterator[Prediction]:
 
 def _read(path: Path) -> tuple[Pixels | None, str]:
     try:
-        return decode(path.read_bytes()), ""
+        return decode(path.read_bytes(), FIT)[0], ""
     except OSError as error:
         return None, f"cannot be read: {error.strerror}"
     except ValueError as error:
