@@ -84,7 +84,7 @@ def test_the_module_computes_what_the_site_is_served(tmp_path: Path, kind: str) 
 def test_the_export_stands_alone(tmp_path: Path) -> None:
     site(tmp_path / "home")
     written = export(tmp_path / "home", tmp_path / "out")
-    assert sorted(path.name for path in written) == ["model.json", "model.py", "weights.safetensors"]
+    assert sorted(path.name for path in written) == ["model.json", "model.py", "network.py", "weights.safetensors"]
     assert "pfeddsh" not in (tmp_path / "out" / "model.py").read_text()
     facts = json.loads((tmp_path / "out" / "model.json").read_text())
     assert facts["classes"] == NAMES and facts["mean"] == FACTS["mean"] and facts["std"] == [0.2, 0.3, 1e-3]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.federation.schedule import Sampling, Schedule, parse
@@ -22,7 +22,7 @@ DEMO: dict[str, Any] = {
 
 PROTOCOL = (
     "partition", "alpha", "rounds_first", "rounds_later", "sample_fraction", "local_epochs", "lr", "momentum",
-    "batch_size", "later", "existing", "evidence", "hold_out", "sampling",
+    "batch_size", "later", "existing", "evidence", "hold_out", "sampling", "model", "init",
 )  # fmt: skip
 
 
@@ -67,7 +67,27 @@ class Config(BaseModel):
     engine: Literal["serial", "pool"] = "pool"
     workers: int = Field(0, ge=0, description="worker processes of the pool; 0 means one per core")
     data_dir: Path | None = Field(None, description="where datasets lie; else PFEDDSH_DATA, else the user's cache")
+    model: str = Field(
+        "lenet",
+        description="see `pfeddsh models`, or package.module:factory, or file.py:factory; from Python, a callable",
+    )
+    init: Path | None = Field(None, description="a safetensors file with the weights to begin with")
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="where clients train: cpu, cuda or cuda:n; auto is cuda if there is a GPU",
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="settings of the method")
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _referred_to(cls, value: Any) -> Any:
+        """A factory is kept as a reference to it: workers, and who resumes the run, must find it too."""
+        if not callable(value):
+            return value
+        from pfeddsh.models.registry import reference
+
+        return reference(value)
 
     @model_validator(mode="before")
     @classmethod
@@ -106,7 +126,7 @@ class Config(BaseModel):
 
     def protocol(self) -> dict[str, Any]:
         """What results depend on besides dataset, method, schedule, seed and the method's settings."""
-        return {name: getattr(self, name) for name in PROTOCOL}
+        return self.model_dump(mode="json", include=set(PROTOCOL))
 
     def toml(self) -> str:
         values = self.model_dump(mode="json", exclude_none=True)

@@ -11,16 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pfeddsh import devices
 from pfeddsh.config import Config
 from pfeddsh.data.datasets import Dataset, load
 from pfeddsh.data.partition import Partition, partition
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Options, Task, Visit
+from pfeddsh.methods.base import Method, Options, Task, Visit
 from pfeddsh.methods.local import Local
 from pfeddsh.rng import numpy_stream
 
 CONTROL = "control"  # the job that runs a client's local-only control
+CPU = torch.device("cpu")
 SERVER = -1  # the 'client' of work that the server itself hands out
 
 
@@ -45,13 +47,17 @@ class Shard:
         self, dataset: Dataset, train: np.ndarray, test: np.ndarray, set_aside: np.ndarray | None = None
     ) -> None:
         self._dataset, self.trained, self._test, self._set_aside = dataset, train, test, set_aside
-        std = torch.from_numpy(np.maximum(dataset.std, 1e-3)).view(3, 1, 1)  # a channel may be constant
+        std = torch.from_numpy(np.maximum(dataset.std, 1e-3)).view(-1, 1, 1)  # a channel may be constant
         self._scale = 1 / (255 * std)
-        self._shift = -torch.from_numpy(dataset.mean).view(3, 1, 1) / std
+        self._places = (*dataset.x_train.shape[2:], 1, 1)[:2]  # a vector of features has one
+        self.device = CPU
+        self._shift = -torch.from_numpy(dataset.mean).view(-1, 1, 1) / std
 
     def _select(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> tuple[Tensor, Tensor]:
-        pixels = torch.from_numpy(images[index]).to(torch.float32, memory_format=torch.channels_last)
-        return pixels.mul_(self._scale).add_(self._shift), torch.from_numpy(labels[index]).long()
+        chosen = torch.from_numpy(images[index]).reshape(len(index), len(self._shift), *self._places)
+        pixels = chosen.to(torch.float32, memory_format=torch.channels_last)
+        pixels = pixels.mul_(self._scale).add_(self._shift)
+        return pixels.to(self.device), torch.from_numpy(labels[index]).long().to(self.device)
 
     @cached_property
     def train(self) -> tuple[Tensor, Tensor]:
@@ -85,16 +91,30 @@ def split(own: np.ndarray, share: float, stream: np.random.Generator) -> tuple[n
 
 
 class Workbench:
-    """Data, partition and method of one run."""
+    """Data, partition and method of one run. Records move to the device and back once a call."""
+
+    device = torch.device("cpu")
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.plan = config.plan()
         self.dataset = load(config.dataset, config.data_dir)
         self.parts = divide(config, self.dataset)
-        self.task = Task.create(self.dataset.classes, config.seed)
+        self.device = devices.find(config.device)
+        shape = self.dataset.x_train.shape[1:]
+        self.task = Task.create(self.dataset.classes, config.seed, config.model, shape, config.init)
         self.method = registry.create(config.method, config.options, self.task)
-        self._local_only = Local(self.task, Options())
+
+    @cached_property
+    def _at_work(self) -> Method:
+        """The method as calls use it; the state that `method` holds for the server stays on the CPU."""
+        if self.device.type == "cpu":
+            return self.method
+        return registry.create(self.config.method, self.config.options, self.task.to(self.device))
+
+    @cached_property
+    def _local_only(self) -> Local:
+        return Local(self._at_work.task, Options())
 
     def visit(self, step: int, round: int, client: int) -> Visit:
         c = self.config
@@ -121,14 +141,16 @@ class Workbench:
     def run(self, call: Call) -> tuple[Message, Memory]:
         """Do one piece of work."""
         if call.visit.client == SERVER:
-            reply: Message = getattr(self.method, call.job)(call.message, call.visit)
-            return reply, Memory()
+            reply: Message = getattr(self._at_work, call.job)(call.message.to(self.device), call.visit)
+            return reply.to(CPU), Memory()
         pooled = self.method.pools_data and call.job == "local"
         data = self.pool(call.visit) if pooled else self.shard(call.visit.client)
+        data.device = self.device
         if call.job == CONTROL:
             return self._control(call.visit, data)
-        result: tuple[Message, Memory] = getattr(self.method, call.job)(call.message, data, call.memory, call.visit)
-        return result
+        given = call.message.to(self.device), data, call.memory.to(self.device), call.visit
+        message, memory = getattr(self._at_work, call.job)(*given)
+        return message.to(CPU), memory.to(CPU)
 
     def _control(self, visit: Visit, data: Shard) -> tuple[Message, Memory]:
         """All visits of one client in its own step, alone, and its accuracy after them."""

@@ -30,7 +30,16 @@ from pfeddsh.results.files import locked, write_text
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.results.metrics import summary
 
-FIXED = ("method", "options", "classes", "seed", "mean", "std")  # of the configuration, once there is a state
+FIXED = (
+    "method",
+    "options",
+    "model",
+    "shape",
+    "classes",
+    "seed",
+    "mean",
+    "std",
+)  # of the configuration, once there is a state
 
 
 def coordinate(folder: Path, transport: Transport, authenticated: bool) -> None:

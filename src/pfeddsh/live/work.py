@@ -14,7 +14,6 @@ import numpy as np
 from torch import Tensor
 
 from pfeddsh.data.datasets import Dataset, load
-from pfeddsh.data.images import SIDE
 from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import CONTROL, Call, Shard
 from pfeddsh.live.wire import HELLO, decode, decode_call, encode
@@ -22,6 +21,7 @@ from pfeddsh.messages import Memory, Message, Record, bundle, unbundle
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Method, Options, Task, Visit
 from pfeddsh.methods.local import Local
+from pfeddsh.models import registry as networks
 from pfeddsh.results.files import Damaged, digest, read_record, write_record
 
 JOBS = ("card", "local", "settle", "keep", "receive", "score")
@@ -115,10 +115,13 @@ class Site:
         """Build the method and read the data, at the first call and if the federation's settings change."""
         if settings == self._settings:
             return
-        task = Task.create(len(settings["classes"]), settings["seed"])
+        networks.find(settings["model"], named_only=True)  # a coordinator must not say what code runs here
+        task = Task.create(len(settings["classes"]), settings["seed"], settings["model"], settings["shape"])
         self.method = registry.create(settings["method"], settings["options"], task)
         self._alone = Local(task, Options())
         dataset = load(self.data_path, class_names=tuple(settings["classes"]))
+        if (found := dataset.x_train.shape[1:]) != task.model.shape:
+            raise UserError(f"{self.data_path} has images of shape {found}, the federation's are {task.model.shape}")
         mean, std = (np.array(settings[name], dtype=np.float32) for name in ("mean", "std"))
         self.data = SiteData(replace(dataset, mean=mean, std=std))
         self._settings = settings
@@ -145,8 +148,8 @@ class Site:
         model = self.method.current(call.message, self.data, self._memory)
         parts = {"theta": self.method.folded(model), "statistics": model.statistics, "gates": model.gates}
         tensors = {name: part for name, part in parts.items() if part is not None}
-        facts = {name: s[name] for name in ("method", "classes", "mean", "std")}
-        facts |= {"image_size": SIDE, "channels": 3, "step": call.visit.step, "samples": len(self.data.train[1])}
+        facts = {name: s[name] for name in ("method", "classes", "mean", "std", "model")}
+        facts |= {"shape": list(self.method.model.shape), "step": call.visit.step, "samples": len(self.data.train[1])}
         record, path = Record(tensors, facts), self.home / "model.safetensors"
         try:
             if digest(read_record(path)) == digest(record):

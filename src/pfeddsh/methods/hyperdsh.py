@@ -87,7 +87,7 @@ class HyperDSH(pfeddsh.PFedDSH):
         return State({**state.tensors, **net}, {**state.facts, "joined": {}})
 
     def expected_card(self) -> Message:
-        nobody = torch.zeros(1, 3, 32, 32), torch.zeros(1, dtype=torch.int64)
+        nobody = torch.zeros(1, *self.model.shape), torch.zeros(1, dtype=torch.int64)
         return Message(embedding.describe(*nobody, self.model.classes, self.cards, 0, torch.Generator()))
 
     def open_step(self, state: State, step: int, rounds: int, cards: dict[int, Message]) -> None:

@@ -127,7 +127,9 @@ class PFedDSH(Method):
         told = [state.tensors.get(f"histogram/{k}", uniform) for k in state.facts["newcomers"]] or [uniform]
         state[f"replay/labels/{step}"] = torch.stack(told).mean(0)
         if reports:
-            state[f"replay/statistics/{step}"] = pooled([report["statistics"] for report in reports.values()])
+            state[f"replay/statistics/{step}"] = pooled(
+                self.model, [report["statistics"] for report in reports.values()]
+            )
 
     def replay(self, state: State, compute: Compute) -> dict[int, Message]:
         """The version that existing clients are offered is taught by the one before it and by what was trained."""

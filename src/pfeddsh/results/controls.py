@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pfeddsh import devices
 from pfeddsh.config import Config
 from pfeddsh.data.store import cache_root
 from pfeddsh.errors import UserError
+from pfeddsh.models import registry as networks
 from pfeddsh.results.files import replacing
 
 VERSION = 1  # of the local training: a change of its arithmetic must raise it
@@ -30,7 +32,9 @@ def path(config: Config, fingerprint: str, step: int) -> Path:
     """Where the controls of a step's batch are kept."""
     plan = config.plan()
     known = {name: value for name in FIELDS if (value := getattr(config, name)) != ADDED.get(name)}
-    key = json.dumps([VERSION, fingerprint, plan.clients, plan.sizes[:step], known])
+    network, device = networks.identity(config.model, config.init), devices.find(config.device).type
+    other = [part for part in (network, device) if part not in (None, "cpu")]
+    key = json.dumps([VERSION, fingerprint, plan.clients, plan.sizes[:step], known, *other])
     return cache_root() / "controls" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
