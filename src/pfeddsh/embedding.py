@@ -62,11 +62,11 @@ def label_histogram(labels: Tensor, classes: int, options: CardOptions, generato
     if options.noise:
         uniform = torch.rand(classes, generator=generator, dtype=torch.float64) - 0.5
         laplace = -uniform.sign() * torch.log1p(-2 * uniform.abs())
-        shares = shares + options.noise * laplace.float()
+        shares = shares + options.noise * laplace.float().to(shares)
     if options.rounding:
         shares = torch.round(shares / options.rounding) * options.rounding
     shares = shares.clamp_min(0)
-    return shares / shares.sum() if shares.sum() > 0 else torch.full((classes,), 1 / classes)
+    return shares / shares.sum() if shares.sum() > 0 else torch.full_like(shares, 1 / classes)
 
 
 @torch.no_grad()

@@ -176,10 +176,12 @@ def serve(pipe: Connection) -> None:
     """The worker's side: run calls until the parent is gone."""
     import signal
     import traceback
+    import warnings
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
-    bench = Workbench(Config(**json.loads(pipe.recv_bytes())))
+    with warnings.catch_warnings(action="ignore"):  # the parent has said it all
+        bench = Workbench(Config(**json.loads(pipe.recv_bytes())))
     while True:
         call = unpack([pipe.recv_bytes() for _ in range(3)])
         try:

@@ -121,6 +121,7 @@ class FedCLASS(Method):
         for batch in visit.batches(len(labels)):
             if len(batch) < 2:
                 continue
+            batch = batch.to(labels.device)
             pictures = images.index_select(0, batch)
             target = torch.log_softmax(self.teaching.forward(old, pictures) / self.settings.tau_old, 1)
             logits = self.trainer.forward(theta, pictures)

@@ -169,6 +169,7 @@ class FedWeIT(Method):
         for batch in visit.batches(len(labels)):
             if len(batch) < 2:
                 continue
+            batch = batch.to(labels.device)
             logits = self.trainer.forward(self.compose(parts, knowledge), images.index_select(0, batch))
             loss, d = cross_entropy(logits, labels.index_select(0, batch))
             optimiser.step(parts, self.gradients(parts, knowledge, self.trainer.backward(d), visit.step))

@@ -20,6 +20,7 @@ from pfeddsh import common, embedding
 from pfeddsh.consolidation import Consolidation
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import ClientData, Compute, Method, Options, PriorAware, Task, Visit, pooled
+from pfeddsh.models.parts import Personal, added, part
 from pfeddsh.replay import INVERSIONS
 
 
@@ -28,6 +29,9 @@ class Settings(PriorAware):
 
     prior: bool = Field(True, description="add each client's log label shares to its logits, at the client")
     rate: float = Field(0.1, ge=0, description="of the deviation: the part of its training that a client keeps")
+    personal: Personal = Field(
+        "auto", description="the part of the weights that has deviations; auto: all of a small model (docs/models.md)"
+    )
     common_rate: float = Field(1.0, ge=0, description="of the common model, which all clients share")
     share: float | None = Field(
         None,
@@ -58,6 +62,7 @@ class PFedDSH(Method):
         super().__init__(task, options)
         assert isinstance(options, Settings)
         self.settings = options
+        self.own = part(task.model, options.personal)
         self.fresh = True  # statistics are set by a forward pass of whatever the client is served
         self.cards = embedding.CardOptions(histogram=options.histogram, rounding=options.rounding, noise=options.noise)
         self.consolidation = Consolidation(task.model, INVERSIONS["ours"], task.seed)
@@ -172,7 +177,7 @@ class PFedDSH(Method):
 
     def weights(self, message: Message, memory: Memory) -> Tensor:
         deviation = memory.tensors.get("deviation")
-        return message["theta"] if deviation is None else message["theta"] + deviation
+        return message["theta"] if deviation is None else added(message["theta"], self.own, deviation)
 
     def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         start = self.weights(message, memory)
@@ -185,5 +190,6 @@ class PFedDSH(Method):
         """What the client keeps of a visit, whatever becomes of its upload."""
         if not self.settings.rate:
             return memory
+        delta = delta[self.own]
         before = memory.tensors.get("deviation", torch.zeros_like(delta))
         return Memory({**memory.tensors, "deviation": before - self.settings.rate * delta}, memory.facts)

@@ -54,7 +54,7 @@ class _Normalisation:
         self.shares = like.new_full((1, positions), -1 / (4 * positions))
         self.average = like.new_full((1, 4 * side), 1 / (4 * side))
         self.epsilon = like.new_full((1, channels), EPSILON)
-        self.tile = torch.eye(channels, dtype=like.dtype).repeat(1, 4 * side)
+        self.tile = torch.eye(channels, out=like.new_empty(channels, channels)).repeat(1, 4 * side)
         self.factors = like.new_empty(4, channels)
         self.scale, self.shift, self.slope, self.offset = self.factors.chunk(4)
         self.scales, self.shifts = self.normal = like.new_empty(2, width)
@@ -161,7 +161,7 @@ class Trainer:
         self._theta = torch.empty(0)  # the vector last trained, whose views are kept
 
     def _bind(self, theta: Tensor) -> None:
-        if not len(self._theta) or theta.dtype != self._theta.dtype:
+        if not len(self._theta) or (theta.dtype, theta.device) != (self._theta.dtype, self._theta.device):
             self.gradient = torch.zeros_like(theta)
             self.d_gates = theta.new_zeros(GATES)
             self._g = self.model.views(self.gradient)

@@ -33,7 +33,7 @@ BUDGETS: Mapping[str, float] = {"conv1": 1.0, "conv2": 1.0, "fc1": 0.7, "fc2": 0
 
 
 def lenet(classes: int, shape: Shape = SHAPE) -> "LeNet":
-    """The factory under which it is known."""
+    """LeNet-5 with normalised convolutions, for colour images of 32x32 pixels; its training is written by hand."""
     if tuple(shape) != SHAPE:
         text = "x".join(map(str, shape))
         raise UserError(

@@ -29,14 +29,13 @@ class ModuleModel:
         self, module: nn.Module, head: str, tail: str, shape: Shape, build: Callable[[int], nn.Module]
     ) -> None:
         self.shape, self._module, self._build, self._tail = shape, module, build, tail
-        self._norms = {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}
+        self._norms = _with_averages(module)
         for norm in self._norms.values():
             norm.track_running_stats = False  # in training, the batch alone
-            norm.register_buffer("running_mean", torch.zeros(norm.num_features))
-            norm.register_buffer("running_var", torch.ones(norm.num_features))
             norm.register_forward_pre_hook(self._look)
         self._seen: dict[nn.Module, tuple[Tensor, Tensor]] | None = None
         self._read: list[Tensor] | None = None
+        self._device = torch.device("cpu")
         module.get_submodule(tail).register_forward_pre_hook(self._listen)
         last = [f"{head}.weight", f"{head}.bias"]
         tensors = dict(module.named_parameters())
@@ -116,6 +115,9 @@ class ModuleModel:
         """The module with these weights: in training mode, unless there are statistics to serve with."""
         if self._module.training is not (statistics is None):
             self._module.train(statistics is None)
+        if self._device != images.device:  # for buffers that are constants; weights are given
+            self._module.to(images.device)
+            self._device = images.device
         if statistics is not None:
             for name, (mean, variance) in zip(self._norms, split_statistics(self, statistics), strict=True):
                 weights = {**weights, f"{name}.running_mean": mean, f"{name}.running_var": variance}
@@ -169,6 +171,7 @@ class ModuleModel:
 
     def module(self, theta: Tensor, statistics: Tensor, gates: Tensor | None = None) -> nn.Module:
         module = self._build(0)
+        _with_averages(module)
         state = {name: view.clone() for name, view in self.views(theta).items()}
         for name, (mean, variance) in zip(self._norms, split_statistics(self, statistics), strict=True):
             state |= {f"{name}.running_mean": mean.clone(), f"{name}.running_var": variance.clone()}
@@ -186,6 +189,15 @@ class ModuleModel:
     def _listen(self, tail: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if self._read is not None:
             self._read.append(inputs[0])
+
+
+def _with_averages(module: nn.Module) -> dict[str, _BatchNorm]:
+    """Its batch normalisations, each with a place for mean and variance to serve with."""
+    norms = {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}
+    for norm in norms.values():
+        norm.register_buffer("running_mean", torch.zeros(norm.num_features))
+        norm.register_buffer("running_var", torch.ones(norm.num_features))
+    return norms
 
 
 class AutogradTrainer:

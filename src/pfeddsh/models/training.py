@@ -51,6 +51,7 @@ def sgd_epoch(
     for batch in batches:
         if len(batch) < 2:
             continue
+        batch = batch.to(labels.device)
         logits = trainer.forward(theta, pixels.index_select(0, batch).permute(0, 3, 1, 2), gates)
         if prior is not None:
             logits += prior

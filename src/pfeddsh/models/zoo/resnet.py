@@ -49,17 +49,17 @@ def _small(classes: int, shape: tuple[int, int, int], blocks: int) -> ResNet:
 
 
 def resnet8(classes: int, shape: tuple[int, int, int]) -> ResNet:
-    """One block a stage: 78,042 weights with 10 classes."""
+    """A residual network with one block in each of three stages, for small images."""
     return _small(classes, shape, 1)
 
 
 def resnet20(classes: int, shape: tuple[int, int, int]) -> ResNet:
-    """Three blocks a stage: 272,474 weights with 10 classes."""
+    """A residual network with three blocks in each of three stages, for small images."""
     return _small(classes, shape, 3)
 
 
 def resnet18(classes: int, shape: tuple[int, int, int]) -> ResNet:
-    """Two blocks in each of four wider stages, after a stem that divides the image by four: 11,181,642 weights."""
+    """A residual network with two blocks in each of four wide stages, for images of 64 to 224 pixels."""
     stem = nn.Sequential(
         nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
     )
