@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from pfeddsh.mechanisms import capacity, masks
-from pfeddsh.models.channels import LAYERS
 from pfeddsh.models.lenet import GATES, LeNet
 
 MODEL = LeNet(10)
+LAYERS = MODEL.channels.layers
 NONE_USED = torch.zeros(GATES, dtype=torch.bool)
 ALL_LAYERS = ("conv1", "conv2", "fc1", "fc2", "fc3")
 
@@ -29,7 +29,7 @@ def test_usage_counts_new_and_reused_channels() -> None:
     own, used = NONE_USED.clone(), NONE_USED.clone()
     used[[0, 1, 6, 7, 8]] = True
     own[[1, 2, 8, 30]] = True
-    report = capacity.usage(own, used)
+    report = capacity.usage(MODEL.channels, own, used)
     assert report["conv1"] == {"active": 2, "new": 1, "reused": 1, "total": 3, "width": 6}
     assert report["conv2"] == {"active": 1, "new": 0, "reused": 1, "total": 3, "width": 16}
     assert report["fc1"] == {"active": 1, "new": 1, "reused": 0, "total": 1, "width": 120}

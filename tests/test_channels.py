@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from pfeddsh.models.channels import LAYERS, NOTHING, OUTSIDE, ends
 from pfeddsh.models.lenet import GATES, LeNet
+
+LAYERS, OUTSIDE, NOTHING = LeNet(10).channels.layers, LeNet(10).channels.outside, LeNet(10).channels.nothing
 
 
 def by_loop(model: LeNet) -> tuple[list[int], list[int]]:
@@ -38,7 +39,7 @@ def by_loop(model: LeNet) -> tuple[list[int], list[int]]:
 def test_table_equals_the_loop(classes: int) -> None:
     model = LeNet(classes)
     output, read = by_loop(model)
-    table = ends(model)
+    table = model.channels.ends
     assert table.output.tolist() == output
     assert table.input.tolist() == read
 
@@ -49,7 +50,7 @@ def test_layers_tile_the_channels() -> None:
 
 
 def test_the_table_is_computed_once() -> None:
-    assert ends(LeNet(10)).output is ends(LeNet(10)).output
+    assert LeNet(10).channels.ends.output is LeNet(10).channels.ends.output
 
 
 @pytest.mark.parametrize("channel", [0, 5, 6, 13, 21, 22, 100, 143, 225])
@@ -63,5 +64,5 @@ def test_cutting_either_end_of_a_channel_closes_it(channel: int) -> None:
     gates[channel] = 0
     expected = model.forward(theta, images, statistics, gates)
     assert not torch.allclose(expected, model.forward(theta, images, statistics), atol=1e-7)
-    for end in ends(model):
+    for end in model.channels.ends:
         torch.testing.assert_close(model.forward(theta * (end != channel), images, statistics), expected)

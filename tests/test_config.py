@@ -22,7 +22,7 @@ def test_the_digits_have_a_smaller_protocol_that_can_be_overridden():
 
 
 def test_a_written_configuration_is_complete_and_reads_back(tmp_path):
-    config = build({"method": "fedper", "seed": 3, "later": "frozen", "data_dir": str(tmp_path)})
+    config = build({"method": "fedper", "seed": 3, "later": "frozen", "data_dir": str(tmp_path), "init": "w"})
     (tmp_path / "config.toml").write_text(config.toml())
     values = read(tmp_path / "config.toml")
     assert values.keys() == Config.model_fields.keys()

@@ -6,7 +6,7 @@ from conftest import final_tensors, tiny
 
 from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.messages import Memory, Message
-from pfeddsh.models.fast import Trainer, cross_entropy, sgd_epoch
+from pfeddsh.models.training import cross_entropy, sgd_epoch
 
 
 def visited(task, client=0, memory=None, theta=None, **options):
@@ -41,7 +41,7 @@ def test_the_stronger_the_pull_the_nearer_the_own_model_stays(task):
 def test_a_step_is_the_gradient_and_the_pull(task):
     images = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     labels, own = torch.arange(8), task.theta0 + 0.01
-    trainer = Trainer(task.model)
+    trainer = task.model.trainer()
     gradient = trainer.backward(cross_entropy(trainer.forward(own, images), labels)[1]).clone()
     wanted = own - 0.1 * (gradient + 0.5 * (own - task.theta0))
     sgd_epoch(

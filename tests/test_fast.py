@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pfeddsh.models.fast import Trainer, cross_entropy, sgd_epoch
+from pfeddsh.models.fast import Trainer
 from pfeddsh.models.lenet import CHANNELS, GATES, LeNet
+from pfeddsh.models.training import cross_entropy, sgd_epoch
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,8 @@ from pfeddsh.messages import BadMessage, Memory, Message
 from pfeddsh.methods.base import Options, Task, Visit
 from pfeddsh.methods.fedper import FedPer
 from pfeddsh.methods.fedweit import FedWeIT, Settings
-from pfeddsh.models.channels import LAYERS
-from pfeddsh.models.fast import cross_entropy
 from pfeddsh.models.lenet import CHANNELS, GATES
+from pfeddsh.models.training import cross_entropy
 
 PLAN = tiny().plan()
 
@@ -24,7 +23,7 @@ class FrozenParts(FedWeIT):
 
 
 def shared_weights(method, theta):
-    return torch.cat([theta[method.model.slices[f"{layer}.weight"]] for layer in LAYERS])
+    return torch.cat([theta[method.model.slices[f"{layer}.weight"]] for layer in method.model.channels.layers])
 
 
 def test_open_masks_and_no_own_part_make_it_body_averaging(task):

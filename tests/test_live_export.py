@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from pfeddsh.cli import app
-from pfeddsh.data.images import decode
+from pfeddsh.data.images import Fit, decode
 from pfeddsh.errors import UserError
 from pfeddsh.live.site import exported
 from pfeddsh.live.site.export import export
 from pfeddsh.live.site.model import read_model
-from pfeddsh.live.site.predict import FIT, find_images, predict
+from pfeddsh.live.site.predict import find_images, predict
 from pfeddsh.messages import Record
 from pfeddsh.models.lenet import GATES, LeNet
 from pfeddsh.storage.files import write_record
@@ -86,7 +86,7 @@ def test_the_module_computes_what_the_site_is_served(tmp_path: Path, kind: str) 
 def test_the_export_stands_alone(tmp_path: Path) -> None:
     site(tmp_path / "home")
     written = export(tmp_path / "home", tmp_path / "out")
-    assert sorted(path.name for path in written) == ["model.json", "model.py", "weights.safetensors"]
+    assert sorted(path.name for path in written) == ["model.json", "model.py", "network.py", "weights.safetensors"]
     assert "pfeddsh" not in (tmp_path / "out" / "model.py").read_text()
     facts = json.loads((tmp_path / "out" / "model.json").read_text())
     assert facts["classes"] == NAMES and facts["mean"] == FACTS["mean"] and facts["std"] == [0.2, 0.3, 1e-3]
@@ -231,5 +231,5 @@ def test_an_exported_model_sees_images_as_the_site_does(tmp_path: Path, kind: st
     exif[0x0112] = 6 if kind == "turned" else 1
     made[kind].save(tmp_path / "image.png", exif=exif)
     (tmp_path / "model.json").write_text(json.dumps({"mean": [0.0] * 3, "std": [1.0] * 3}))
-    expected = torch.from_numpy(decode((tmp_path / "image.png").read_bytes(), FIT)[0].copy()) / 255
+    expected = torch.from_numpy(decode((tmp_path / "image.png").read_bytes(), Fit((3, 32, 32)))[0].copy()) / 255
     assert torch.equal(exported.prepare(tmp_path / "image.png", tmp_path)[0], expected)

@@ -174,7 +174,7 @@ def test_fedavg_pools_statistics_as_if_all_features_lay_together():
     task = Task.create(10, 0)
     images = torch.randn(60, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     parts = [task.model.calibrate(task.theta0, part) for part in images.split(20)]
-    together = pooled(parts)
+    together = pooled(task.model, parts)
     whole = task.model.calibrate(task.theta0, images)
     assert torch.allclose(together[:12], whole[:12], atol=1e-5)
     assert torch.allclose(together[12:], whole[12:], rtol=0.2, atol=0.1)  # here each share was normalised by itself

@@ -64,6 +64,8 @@ def run(
     schedule: Schedule = None,
     seed: Seed = None,
     partition: Partition = None,
+    model: Annotated[str | None, typer.Option(help="see `pfeddsh models`, or your own package.module:factory")] = None,
+    init: Annotated[Path | None, typer.Option(help="begin with the weights of this safetensors file")] = None,
     data_dir: DataDir = None,
     skip_unreadable: SkipUnreadable = None,
     out: Annotated[Path | None, typer.Option(help="run directory; default runs/METHOD-DATASET-...")] = None,
@@ -83,8 +85,8 @@ def run(
     from pfeddsh.tracking import tracking
 
     config = _config(
-        file, set_, dataset=dataset, method=method, schedule=schedule, seed=seed, partition=partition,
-        data_dir=data_dir, skip_unreadable=skip_unreadable,
+        file, set_, dataset=dataset, method=method, schedule=schedule, seed=seed, partition=partition, model=model,
+        init=init, data_dir=data_dir, skip_unreadable=skip_unreadable,
     )  # fmt: skip
     config = settled(config)
     console.print(notes(open_data(config)), highlight=False, markup=False, soft_wrap=True)
@@ -154,6 +156,25 @@ def methods() -> None:
             continue
         settings = entry.preset or entry.options({})
         view.add_row(name, entry.summary, "\n".join(f"{k} = {v}" for k, v in settings.items() if v is not None))
+    console.print(view)
+
+
+@app.command()
+def models(
+    classes: Annotated[int, typer.Option(help="the number of classes")] = 10,
+    shape: Annotated[tuple[int, int, int], typer.Option(help="channels, height and width of images")] = (3, 32, 32),
+) -> None:
+    """List the networks known by name, with their size; your own is given as package.module:factory."""
+    from pfeddsh.models import registry
+
+    view = Table("model", "weights", "what it is")
+    for name in registry.names():
+        summary = (registry.find(name).__doc__ or "").strip().partition("\n")[0]
+        try:
+            size = f"{registry.create(name, classes, shape).size:,}"
+        except UserError:
+            size = "not for this shape"
+        view.add_row(name, size, summary)
     console.print(view)
 
 

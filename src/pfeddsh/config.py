@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pfeddsh import plugins
 from pfeddsh.errors import UserError
@@ -15,7 +15,7 @@ from pfeddsh.schedule import Sampling, Schedule, parse
 from pfeddsh.values import checked
 
 # Keys that are no part of the protocol: results tell them on their own, or do not depend on them.
-APART = frozenset({"dataset", "method", "schedule", "seed", "options", "engine", "workers", "data_dir"})
+APART = frozenset({"dataset", "method", "schedule", "seed", "options", "engine", "workers", "data_dir", "device"})
 
 DEMO: dict[str, Any] = {
     "schedule": "30+2x5",
@@ -86,7 +86,27 @@ class Config(BaseModel):
     engine: Literal["serial", "pool"] = "pool"
     workers: int = Field(0, ge=0, description="worker processes of the pool; 0 means one per core")
     data_dir: Path | None = Field(None, description="where datasets lie; else PFEDDSH_DATA, else the user's cache")
+    model: str = Field(
+        "lenet",
+        description="see `pfeddsh models`, or package.module:factory, or file.py:factory; from Python, a callable",
+    )
+    init: Path | None = Field(None, description="a safetensors file with the weights to begin with")
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="where clients train: cpu, cuda or cuda:n; auto is cuda if there is a GPU",
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="settings of the method")
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _referred_to(cls, value: Any) -> Any:
+        """A factory is kept as a reference to it: workers, and who resumes the run, must find it too."""
+        if not callable(value):
+            return value
+        from pfeddsh.models.registry import reference
+
+        return reference(value)
 
     @model_validator(mode="before")
     @classmethod

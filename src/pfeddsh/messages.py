@@ -36,6 +36,10 @@ class Record:
         """Payload of the tensors; facts are a few bytes and not counted."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
+    def to(self, device: torch.device) -> "Record":
+        """The same record with its tensors on this device."""
+        return Record({name: tensor.to(device) for name, tensor in self.tensors.items()}, self.facts)
+
     def encode(self) -> bytes:
         return safetensors.torch.save(separate(self.tensors), {"facts": json.dumps(self.facts)})
 

@@ -18,8 +18,10 @@ from typing import Any
 import torch
 
 import pfeddsh
+from pfeddsh import devices
 from pfeddsh.config import Config
 from pfeddsh.methods import registry
+from pfeddsh.models import registry as networks
 from pfeddsh.plugins import source
 from pfeddsh.storage.checkpoint import Moment
 from pfeddsh.storage.controls import relevant
@@ -61,6 +63,7 @@ def _stop(config: Config, fingerprint: str, moment: Moment, rounds: int) -> Stop
     depends = [
         moment, fingerprint, plan.clients, plan.sizes[:step], protocol, config.existing if closed else None,
         [config.later, config.evidence] if step > 1 else None,
+        networks.identity(config.model, config.init), devices.find(config.device).type,
         method.__module__, method.__qualname__, config.options if closed else method.first_rounds(config.options),
     ]  # fmt: skip
     return Stop(moment, rounds, _hash([*depends, config.seed, code(), _foreign(method)]), _hash(depends))

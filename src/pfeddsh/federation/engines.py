@@ -184,11 +184,13 @@ def serve(pipe: Connection) -> None:
     """The worker's side: run calls until the parent is gone."""
     import signal
     import traceback
+    import warnings
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
     try:
-        bench = Workbench(Config(**json.loads(pipe.recv_bytes())))
+        with warnings.catch_warnings(action="ignore"):  # the parent has said it all
+            bench = Workbench(Config(**json.loads(pipe.recv_bytes())))
     except Exception as error:  # such as a method of the user's that cannot be imported here
         pipe.send_bytes((str(error) if isinstance(error, UserError) else traceback.format_exc()).encode())
         return

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pfeddsh import devices
 from pfeddsh.config import EVERYONE, Config
 from pfeddsh.data.datasets import Dataset, load
 from pfeddsh.data.images import Shape
@@ -19,12 +20,13 @@ from pfeddsh.data.partition import Partition, partition
 from pfeddsh.errors import UserError
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Options, Task, Visit
+from pfeddsh.methods.base import Method, Options, Task, Visit
 from pfeddsh.methods.local import Local
-from pfeddsh.models.lenet import IMAGE_SIZE
+from pfeddsh.models import registry as networks
 from pfeddsh.rng import numpy_stream
 
 CONTROL = "control"  # the job that runs a client's local-only control
+CPU = torch.device("cpu")
 SERVER = -1  # the 'client' of work that the server itself hands out
 
 
@@ -52,11 +54,13 @@ class Shard:
         pixels = dataset.x_train.dtype == np.uint8
         std = torch.from_numpy(np.maximum(dataset.std, 1e-3) if pixels else dataset.std).view(-1, 1, 1)
         self._scale = 1 / (255 * std) if pixels else 1 / std  # a channel of pixels may be constant
+        self.device = CPU
         self._shift = -torch.from_numpy(dataset.mean).view(-1, 1, 1) / std
 
     def _select(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> tuple[Tensor, Tensor]:
         pixels = torch.from_numpy(images[index]).to(torch.float32, memory_format=torch.channels_last)
-        return pixels.mul_(self._scale).add_(self._shift), torch.from_numpy(labels[index]).long()
+        pixels = pixels.mul_(self._scale).add_(self._shift)
+        return pixels.to(self.device), torch.from_numpy(labels[index]).long().to(self.device)
 
     @cached_property
     def train(self) -> tuple[Tensor, Tensor]:
@@ -76,9 +80,10 @@ class Shard:
 
 def wanted_shape(config: Config) -> Shape | int | None:
     """What the model of a run takes: a shape; or any, then images keep their own or get the size that is set."""
-    if config.image_size not in (0, IMAGE_SIZE):
-        raise UserError(f"image_size = {config.image_size}: LeNet takes images of {IMAGE_SIZE}x{IMAGE_SIZE} alone")
-    return 3, IMAGE_SIZE, IMAGE_SIZE  # a model that takes any shape: config.image_size or None
+    fixed = networks.fixed_shape(config.model)
+    if fixed and config.image_size not in (0, *fixed[1:]):
+        raise UserError(f"image_size = {config.image_size}: {config.model} takes images of {fixed[1]}x{fixed[2]} alone")
+    return fixed or config.image_size or None
 
 
 def open_data(config: Config) -> Dataset:
@@ -118,16 +123,30 @@ def split(own: np.ndarray, share: float, stream: np.random.Generator) -> tuple[n
 
 
 class Workbench:
-    """Data, partition and method of one run."""
+    """Data, partition and method of one run. Records move to the device and back once a call."""
+
+    device = torch.device("cpu")
 
     def __init__(self, config: Config) -> None:
         self.config = config = settled(config)
         self.plan = config.plan()
         self.dataset = open_data(config)
         self.parts = divide(config, self.dataset)
-        self.task = Task.create(self.dataset.classes, config.seed)
+        self.device = devices.find(config.device)
+        shape = self.dataset.shape
+        self.task = Task.create(self.dataset.classes, config.seed, config.model, shape, config.init)
         self.method = registry.create(config.method, config.options, self.task)
-        self._local_only = Local(self.task, Options())
+
+    @cached_property
+    def _at_work(self) -> Method:
+        """The method as calls use it; the state that `method` holds for the server stays on the CPU."""
+        if self.device.type == "cpu":
+            return self.method
+        return registry.create(self.config.method, self.config.options, self.task.to(self.device))
+
+    @cached_property
+    def _local_only(self) -> Local:
+        return Local(self._at_work.task, Options())
 
     def visit(self, step: int, round: int, client: int) -> Visit:
         c = self.config
@@ -154,14 +173,16 @@ class Workbench:
     def run(self, call: Call) -> tuple[Message, Memory]:
         """Do one piece of work."""
         if call.visit.client == SERVER:
-            reply: Message = getattr(self.method, call.job)(call.message, call.visit)
-            return reply, Memory()
+            reply: Message = getattr(self._at_work, call.job)(call.message.to(self.device), call.visit)
+            return reply.to(CPU), Memory()
         pooled = self.method.pools_data and call.job == "local"
         data = self.pool(call.visit) if pooled else self.shard(call.visit.client)
+        data.device = self.device
         if call.job == CONTROL:
             return self._control(call.visit, data)
-        result: tuple[Message, Memory] = getattr(self.method, call.job)(call.message, data, call.memory, call.visit)
-        return result
+        given = call.message.to(self.device), data, call.memory.to(self.device), call.visit
+        message, memory = getattr(self._at_work, call.job)(*given)
+        return message.to(CPU), memory.to(CPU)
 
     def _control(self, visit: Visit, data: Shard) -> tuple[Message, Memory]:
         """All visits of one client in its own step, alone, and its accuracy after them."""

@@ -6,12 +6,12 @@ The paper's theorem bounds new channels by the novelty dimension of a step but m
 import torch
 from torch import Tensor
 
-from pfeddsh.mechanisms.masks import gradient_gate
-from pfeddsh.models.channels import LAYERS
-from pfeddsh.models.lenet import GATES, LeNet
+from pfeddsh.mechanisms.masks import channels_of, gradient_gate
+from pfeddsh.models.base import Model
+from pfeddsh.models.channels import Channels
 
 
-def usage(own: Tensor, used: Tensor) -> dict[str, dict[str, int]]:
+def usage(channels: Channels, own: Tensor, used: Tensor) -> dict[str, dict[str, int]]:
     """For each layer: channels `active` in the step's own mask, how many of them `new` or `reused`, and the `total`
     allocated once the step is done, out of `width`.
     """
@@ -23,20 +23,20 @@ def usage(own: Tensor, used: Tensor) -> dict[str, dict[str, int]]:
             "total": int((own | used)[layer].sum()),
             "width": layer.stop - layer.start,
         }
-        for name, layer in LAYERS.items()
+        for name, layer in channels.layers.items()
     }
 
 
-def novelty(updates: Tensor, used: Tensor, model: LeNet, tolerance: float = 0.01) -> dict[str, int]:
+def novelty(updates: Tensor, used: Tensor, model: Model, tolerance: float = 0.01) -> dict[str, int]:
     """The novelty dimension r_t of each layer, measured on the updates (m x P) of a step's clients.
 
     S_{t-1} is taken as the proof takes it: what weights between used channels can reach. Updates lie in G_t; we count
     the directions of their part outside S_{t-1} (the paper's intersection of G_t with its orthogonal complement is
     never larger) whose singular value exceeds `tolerance` times the largest of the layer's whole updates.
     """
-    outside = gradient_gate(model, used, torch.ones(GATES))
+    outside = gradient_gate(model, used, updates.new_ones(channels_of(model).count))
     result = {}
-    for name in (*LAYERS, "fc3"):
+    for name in dict.fromkeys(name.rpartition(".")[0] for name in model.slices):
         layer = slice(model.slices[f"{name}.weight"].start, model.slices[f"{name}.bias"].stop)
         whole = updates[:, layer].double()
         largest = torch.linalg.matrix_norm(whole, 2)

@@ -8,10 +8,10 @@ how many images of it they hold; everything below is weighted by the number of i
 import torch
 from torch import Tensor
 
-from pfeddsh.models.lenet import LeNet
+from pfeddsh.models.base import Model
 
 
-def mean(model: LeNet, deltas: Tensor, samples: Tensor, histograms: Tensor | None) -> Tensor:
+def mean(model: Model, deltas: Tensor, samples: Tensor, histograms: Tensor | None) -> Tensor:
     """The mean of what clients (m x P) changed. Rows of the output layer follow `histograms` (m x classes), if told.
 
     A row whose class nobody holds stays as it is. Taken relative to the first client, so that the mean of equal changes

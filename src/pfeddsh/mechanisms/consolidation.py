@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pfeddsh.mechanisms import replay
 from pfeddsh.messages import Compute, Message, State
-from pfeddsh.models.lenet import LeNet
+from pfeddsh.models.base import Model
 from pfeddsh.rng import torch_stream
 
 CLASS = 8  # clients fine-tuned by one job
@@ -20,7 +20,7 @@ CLASS = 8  # clients fine-tuned by one job
 class Consolidation:
     """Data-free replay for one network."""
 
-    def __init__(self, model: LeNet, inversion: replay.Inversion, seed: int) -> None:
+    def __init__(self, model: Model, inversion: replay.Inversion, seed: int) -> None:
         self.model, self.inversion, self.seed = model, inversion, seed
         self.studying = replay.Study()
 

@@ -62,11 +62,11 @@ def label_histogram(labels: Tensor, classes: int, options: CardOptions, generato
     if options.noise:
         uniform = torch.rand(classes, generator=generator, dtype=torch.float64) - 0.5
         laplace = -uniform.sign() * torch.log1p(-2 * uniform.abs())
-        shares = shares + options.noise * laplace.float()
+        shares = shares + options.noise * laplace.float().to(shares)
     if options.rounding:
         shares = torch.round(shares / options.rounding) * options.rounding
     shares = shares.clamp_min(0)
-    return shares / shares.sum() if shares.sum() > 0 else torch.full((classes,), 1 / classes)
+    return shares / shares.sum() if shares.sum() > 0 else torch.full_like(shares, 1 / classes)
 
 
 @torch.no_grad()
@@ -75,8 +75,8 @@ def image_features(images: Tensor, seed: int) -> Tensor:
 
     Each image is normalised by itself. Normalising over the client's images would remove what tells clients apart.
     """
-    filters = torch.randn(FEATURES, 3, 3, 3, generator=torch_stream(seed, "embedding"))
-    total = torch.zeros(FEATURES, dtype=torch.float64)
+    filters = torch.randn(FEATURES, images.shape[1], 3, 3, generator=torch_stream(seed, "embedding")).to(images)
+    total = images.new_zeros(FEATURES, dtype=torch.float64)
     for start in range(0, len(images), CHUNK):
         seen = F.conv2d(images[start : start + CHUNK], filters, padding=1)
         total += F.relu(F.layer_norm(seen, seen.shape[1:])).mean((2, 3)).double().sum(0)

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from pfeddsh.mechanisms import masks
-from pfeddsh.models.fast import Trainer, cross_entropy
+from pfeddsh.models.base import Trainer
+from pfeddsh.models.training import cross_entropy
 
 
 @torch.no_grad()

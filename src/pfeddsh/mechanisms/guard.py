@@ -59,12 +59,15 @@ def prefers(current: Predict, offered: Predict, trained: Examples, held_out: Exa
 
 
 def shifted(examples: Examples) -> Examples:
-    """The images flipped left to right and shifted by two pixels up, down, left and right: four for each."""
+    """The images flipped left to right and shifted by two pixels up, down, left and right: four for each.
+
+    Vectors of features have nothing to shift: for them it is the loss on what the client trained on.
+    """
     images, labels = examples
-    side = images.shape[-1]
+    height, width = images.shape[2:]
     padded = F.pad(images.flip(3), (SHIFT,) * 4, mode="replicate")
     corners = ((0, SHIFT), (2 * SHIFT, SHIFT), (SHIFT, 0), (SHIFT, 2 * SHIFT))
-    return torch.cat([padded[:, :, y : y + side, x : x + side] for y, x in corners]), labels.repeat(len(corners))
+    return torch.cat([padded[:, :, y : y + height, x : x + width] for y, x in corners]), labels.repeat(len(corners))
 
 
 def _merit(logits: Tensor, labels: Tensor, count: bool) -> tuple[int, float]:

@@ -11,11 +11,23 @@ import math
 import torch
 from torch import Tensor
 
+from pfeddsh.errors import UserError
+
 EMBEDDING = 32
 HIDDEN = 512
 PANEL = 4  # keys multiplied at once
 BLOCK = 512  # rows of W2 that stay in the cache while an update reads and then changes them
+LARGEST = 4_000_000_000  # bytes of W2
 SILENT = 1e-12  # below this length no hidden unit fires and the key is zero
+
+
+def affordable(weights: int, hidden: int) -> None:
+    """Refuse what would not fit, before anything is written."""
+    if (size := 4 * weights * hidden) > LARGEST:
+        raise UserError(
+            f"a hypernetwork that makes {weights:,} weights takes {size / 1e9:.1f} GB: let it make a part of them "
+            "(pfeddsh-hyper: options.personal), or use fewer hidden units, a smaller model or another method"
+        )
 
 
 def create(
@@ -53,9 +65,9 @@ def generate(params: dict[str, Tensor], keys: Tensor) -> Tensor:
     columns: this way a client's weights are the same bits whoever it is served with.
     """
     count, hidden = keys.shape
-    theta = torch.empty(count, params["b2"].numel())
+    theta = params["b2"].new_empty(count, params["b2"].numel())
     for start in range(0, count, PANEL):
-        panel = torch.zeros(PANEL, hidden)
+        panel = keys.new_zeros(PANEL, hidden)
         rows = keys[start : start + PANEL]
         panel[: len(rows)] = rows
         theta[start : start + PANEL] = torch.mm(params["W2"], panel.t()).t()[: len(rows)]

@@ -9,23 +9,23 @@ frozen weight is frozen exactly, and some channels are left for later steps.
 import torch
 from torch import Tensor
 
-from pfeddsh.models.channels import LAYERS, ends
-from pfeddsh.models.lenet import GATES, LeNet
+from pfeddsh.errors import UserError
+from pfeddsh.models.base import Model
+from pfeddsh.models.channels import Channels
 
 GAMMA = 5000.0
 ANNEALED = 0.8  # share of a step's rounds in which gates are soft and logits move
 LIMIT = 6.0  # of a logit
 SATURATED = 50.0  # |s z| beyond which HAT's compensation is cut off
 RATE = 20.0  # of the logits: HAT's 0.05 times its s_max of 400
-FIRST_BUDGET = {"conv1": 1.0, "conv2": 1.0, "fc1": 0.7, "fc2": 0.7}  # share of each layer that step 1 may take
 LATER_BUDGET = 0.25  # share of a layer's free channels that a later step may take
 
 
 def initial_logits(used: Tensor, generator: torch.Generator) -> Tensor:
     """Every channel starts on: spread over U(0, 1) in step 1, close to 0.5 in later ones."""
     if used.any():
-        return 0.5 + 0.01 * torch.randn(GATES, generator=generator)
-    return torch.rand(GATES, generator=generator)
+        return 0.5 + 0.01 * torch.randn(len(used), generator=generator)
+    return torch.rand(len(used), generator=generator)
 
 
 def is_soft(round_: int, rounds: int) -> bool:
@@ -65,18 +65,18 @@ def sparsity(gate: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
     return (weight * gate).sum(), weight
 
 
-def select(logits: Tensor, used: Tensor) -> Tensor:
+def select(channels: Channels, logits: Tensor, used: Tensor) -> Tensor:
     """The step's own binary mask g_t: in each layer the free channels with the highest positive logits.
 
     At most the budget is taken, and at least one while any is free. Used channels with a positive logit belong to the
     mask too: that is reuse, and free of charge.
     """
     own = used & (logits > 0)
-    for name, layer in LAYERS.items():
+    for name, layer in channels.layers.items():
         free = torch.nonzero(~used[layer]).flatten() + layer.start
         if len(free) == 0:
             continue
-        most = max(1, round((LATER_BUDGET if used.any() else FIRST_BUDGET[name]) * len(free)))
+        most = max(1, round((LATER_BUDGET if used.any() else channels.budgets[name]) * len(free)))
         positive = int((logits[free] > 0).sum())
         best = logits[free].argsort(descending=True, stable=True)[: max(1, min(most, positive))]
         own[free[best]] = True
@@ -88,23 +88,24 @@ def union(used: Tensor, own: Tensor) -> Tensor:
     return used | own
 
 
-def gradient_gate(model: LeNet, used: Tensor, gate: Tensor) -> Tensor:
+def gradient_gate(model: Model, used: Tensor, gate: Tensor) -> Tensor:
     """The factor of every parameter's gradient in step t, Eq. 11: max over both ends of g_t (1 - m_<t).
 
     A bias has an output end only. The input image and the output units count as new in step 1 and as used afterwards.
     """
     new = torch.where(used, 0.0, gate.float())
-    output, read = ends(model).look_up(new, outside=0.0 if used.any() else 1.0, nothing=0.0)
+    output, read = channels_of(model).ends.look_up(new, outside=0.0 if used.any() else 1.0, nothing=0.0)
     return torch.maximum(output, read)
 
 
-def reached(model: LeNet, mask: Tensor) -> Tensor:
+def reached(model: Model, mask: Tensor) -> Tensor:
     """The parameters (boolean, P) that can matter to a client served with this mask: those with both ends on."""
-    output, read = ends(model).look_up(mask, outside=True, nothing=True)
+    output, read = channels_of(model).ends.look_up(mask, outside=True, nothing=True)
     return output & read
 
 
-def frozen_count(used: Tensor, classes: int) -> int:
-    """How many parameters a later step cannot move, in closed form: those between used channels, with their biases."""
-    a, b, c, f = (int(used[layer].sum()) for layer in LAYERS.values())
-    return 76 * a + 25 * a * b + b + 25 * b * c + c + c * f + f + classes * f + classes
+def channels_of(model: Model) -> Channels:
+    """What masks act on."""
+    if model.channels is None:
+        raise UserError("masks act on channels, which this model does not name: use model = lenet, or another method")
+    return model.channels

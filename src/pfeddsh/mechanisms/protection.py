@@ -12,14 +12,14 @@ from torch import Tensor
 
 from pfeddsh.mechanisms import capacity, hypernet, masks, projection
 from pfeddsh.messages import State
-from pfeddsh.models.lenet import GATES, LeNet
+from pfeddsh.models.base import Model
 from pfeddsh.rng import torch_stream
 
 
 class Unprotected:
     """No protection: the control that shows the problem."""
 
-    def __init__(self, model: LeNet, seed: int) -> None:
+    def __init__(self, model: Model, seed: int) -> None:
         self.model, self.seed = model, seed
 
     def open(self, state: State, keys: Tensor) -> None:
@@ -83,7 +83,7 @@ class Projection(Unprotected):
 
 
 class Snapshot(Unprotected):
-    """The honest control: the server keeps every existing client's weights, 242 KiB each, and protects nothing else."""
+    """The honest control: the server keeps every existing client's weights, whole, and protects nothing else."""
 
     def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
         weights = super().originals(state, newcomers, keys)
@@ -100,10 +100,14 @@ class Snapshot(Unprotected):
 class Gate(Unprotected):
     """The paper: each step takes channels of its own, and what lies between channels taken earlier stays as it is."""
 
+    def __init__(self, model: Model, seed: int) -> None:
+        super().__init__(model, seed)
+        self.channels = masks.channels_of(model)
+
     def open(self, state: State, keys: Tensor) -> None:
         step = state.facts["step"]
         if step == 1:
-            state["used"] = torch.zeros(GATES, dtype=torch.bool)
+            state["used"] = torch.zeros(self.channels.count, dtype=torch.bool)
         state["logits"] = masks.initial_logits(state["used"], torch_stream(self.seed, step, "logits"))
         state.tensors.pop("own", None)
 
@@ -123,12 +127,12 @@ class Gate(Unprotected):
             return
         state["logits"] = logits.mean(0)
         if not masks.is_soft(state.facts["round"], state.facts["rounds"]):
-            state["own"] = masks.select(state["logits"], state["used"])
+            state["own"] = masks.select(self.channels, state["logits"], state["used"])
 
     def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
         state["own"] = self.hard(state)
         moved = [state.tensors.pop(f"moved/{k}") for k in newcomers if f"moved/{k}" in state]
-        state.facts["capacity"] = capacity.usage(state["own"], state["used"])
+        state.facts["capacity"] = capacity.usage(self.channels, state["own"], state["used"])
         for layer, rank in capacity.novelty(torch.stack(moved), state["used"], self.model).items() if moved else ():
             state.facts["capacity"].setdefault(layer, {})["novelty"] = rank
         state["used"] = masks.union(state["used"], state["own"])

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pfeddsh.models.lenet import IMAGE_SIZE, LeNet
+from pfeddsh.models.base import Model, Seen, split_statistics
 
 OWN = 0.5  # weight of a student's own opinion in its target
 TRUST = 0.05  # in an opinion on a class that was never seen
@@ -39,7 +39,7 @@ INVERSIONS = {
 
 
 def invert(
-    model: LeNet,
+    model: Model,
     theta: Tensor,
     statistics: Tensor,
     gates: Tensor | None,
@@ -48,16 +48,16 @@ def invert(
     generator: torch.Generator,
 ) -> tuple[Tensor, list[float]]:
     """Images of these labels in the eyes of one client's model, from smoothed noise; and the loss on the way."""
-    noise = torch.randn(len(labels), 3, IMAGE_SIZE, IMAGE_SIZE, generator=generator)
+    noise = torch.randn(len(labels), *model.shape, generator=generator).to(theta)
     images = F.avg_pool2d(noise, 3, 1, 1, count_include_pad=False).mul_(2).requires_grad_()
     optimiser = torch.optim.Adam([images], lr=how.lr)
-    wanted = statistics.split((6, 6, 16, 16))
+    wanted = split_statistics(model, statistics)
     losses = []
     for _ in range(how.iterations):
-        seen: list[tuple[Tensor, Tensor]] = []
+        seen: Seen = []
         logits = model.forward(theta, images, statistics, gates, seen)
-        found = [part for pair in seen for part in pair]
-        feature = sum(((a - b).square().sum() for a, b in zip(found, wanted, strict=True)), torch.zeros(()))
+        pairs = [pair for both in zip(seen, wanted, strict=True) for pair in zip(*both, strict=True)]
+        feature = sum(((a - b).square().sum() for a, b in pairs), theta.new_zeros(()))
         loss = (
             F.cross_entropy(logits, labels)
             + how.feature * feature
@@ -80,9 +80,9 @@ def total_variation(images: Tensor) -> Tensor:
     return torch.stack([part.norm() for part in (across, down, falling, rising)]).sum()
 
 
-def opinions(model: LeNet, thetas: Tensor, statistics: Tensor, trust: Tensor, images: Tensor) -> Tensor:
+def opinions(model: Model, thetas: Tensor, statistics: Tensor, trust: Tensor, images: Tensor) -> Tensor:
     """What models think of the images: the sum of their logits, each class weighed by `trust` (models x classes)."""
-    total = torch.zeros(len(images), model.classes)
+    total = images.new_zeros(len(images), model.classes)
     with torch.inference_mode():
         for theta, own, weight in zip(thetas, statistics, trust, strict=True):
             total += weight * model.forward(theta, images, own)
@@ -110,12 +110,12 @@ class Study:
 
 
 def study(
-    model: LeNet, theta: Tensor, statistics: Tensor, images: Tensor, opinion: Tensor, how: Study,
+    model: Model, theta: Tensor, statistics: Tensor, images: Tensor, opinion: Tensor, how: Study,
     generator: torch.Generator,
 ) -> Tensor:  # fmt: skip
-    """The student learns what others say of the images (n x classes); its convolutions keep their bits."""
+    """The student learns what others say of the images (n x classes); what lies below them keeps its bits."""
     with torch.no_grad():
-        inputs = torch.cat([model.convolve(theta, part, statistics) for part in images.split(256)])
+        inputs = torch.cat([model.features(theta, part, statistics) for part in images.split(256)])
         wanted = targets(opinion, model.classify(theta, inputs))
     below, dense = theta[: model.dense.start], theta[model.dense].clone().requires_grad_()
     optimiser = torch.optim.SGD([dense], how.lr, how.momentum)

@@ -5,7 +5,8 @@ To add a method, write one file with a subclass and register it; see `fedper.py`
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -16,8 +17,10 @@ from pfeddsh.mechanisms import guard
 from pfeddsh.mechanisms.guard import Evidence, Model
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.messages import Compute, Memory, Message, State, check
-from pfeddsh.models.fast import Trainer, sgd_epoch
-from pfeddsh.models.lenet import STATISTICS, LeNet, split_statistics
+from pfeddsh.models import base as models
+from pfeddsh.models import registry as networks
+from pfeddsh.models.pretrained import begin
+from pfeddsh.models.training import sgd_epoch
 from pfeddsh.rng import numpy_stream, torch_stream
 
 
@@ -25,14 +28,25 @@ from pfeddsh.rng import numpy_stream, torch_stream
 class Task:
     """What everyone knows before anyone has joined: the network, the common initialisation, the seed."""
 
-    model: LeNet
+    model: models.Model
     theta0: Tensor
     seed: int
 
     @staticmethod
-    def create(classes: int, seed: int) -> "Task":
-        model = LeNet(classes)
-        return Task(model, model.init(torch_stream(seed, "theta0")), seed)
+    def create(
+        classes: int,
+        seed: int,
+        model: str = networks.DEFAULT,
+        shape: Sequence[int] | None = None,
+        init: Path | None = None,
+    ) -> "Task":
+        """For images of this shape; without one, of the shape the model was made for. `init`: pretrained weights."""
+        network = networks.create(model, classes, shape)
+        theta0 = network.init(torch_stream(seed, "theta0"))
+        return Task(network, theta0 if init is None else begin(network, theta0, init), seed)
+
+    def to(self, device: torch.device) -> "Task":
+        return replace(self, theta0=self.theta0.to(device))
 
 
 class ClientData(Protocol):
@@ -110,7 +124,7 @@ class Method:
         self.task = task
         self.model = task.model
         self.options = options
-        self.trainer = Trainer(task.model)
+        self.trainer = task.model.trainer()
         self.pools = isinstance(options, Normalised) and options.statistics == "pooled"
         self.fresh = isinstance(options, Normalised) and options.statistics == "fresh"
         self.uses_prior = isinstance(options, PriorAware) and options.prior
@@ -151,7 +165,7 @@ class Method:
 
     def expected_report(self) -> Message:
         """Names, shapes and types of a participant's reply to `settle`."""
-        return Message({"statistics": torch.zeros(STATISTICS)})
+        return Message({"statistics": torch.zeros(models.statistics_size(self.model))})
 
     def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
         """End of a round; uploads are checked and ordered by client."""
@@ -160,7 +174,7 @@ class Method:
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         """The step's rounds are over; `reports` are the participants' replies to `settle`."""
         if self.pools and reports:
-            state["statistics"] = pooled([report["statistics"] for report in reports.values()])
+            state["statistics"] = pooled(self.model, [report["statistics"] for report in reports.values()])
 
     def keep_report(self, state: State, client: int, report: Message) -> None:
         """Remember what a client told when it settled. One that was away when its step ended may settle later."""
@@ -243,7 +257,7 @@ class Method:
         """Weights that need no prior beside them: it is added to the output bias."""
         theta = model.theta.clone()
         if model.prior is not None:
-            theta[self.model.slices["fc3.bias"]] += model.prior
+            theta[self.model.bias] += model.prior
         return theta
 
     def keep(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
@@ -287,10 +301,9 @@ def _right(logits: Tensor, labels: Tensor) -> int:
     return int((logits.argmax(1) == labels).sum())
 
 
-def pooled(statistics: Sequence[Tensor]) -> Tensor:
+def pooled(network: models.Model, statistics: Sequence[Tensor]) -> Tensor:
     """Statistics of all clients' features together: plain mean of the means, law of total variance."""
-    together = []
-    for mean, variance in split_statistics(torch.stack(list(statistics))):
-        assert mean is not None and variance is not None
+    together = [statistics[0][:0]]
+    for mean, variance in models.split_statistics(network, torch.stack(list(statistics))):
         together += [mean.mean(0), (variance + mean.square()).mean(0) - mean.mean(0).square()]
     return torch.cat(together)

@@ -11,7 +11,7 @@ from torch import Tensor
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods.base import ClientData, Normalised, Options, PriorAware, Task, Visit
 from pfeddsh.methods.fedavg import FedAvg
-from pfeddsh.models.fast import sgd_epoch
+from pfeddsh.models.training import sgd_epoch
 
 
 class Settings(Normalised, PriorAware):

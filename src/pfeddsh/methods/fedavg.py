@@ -15,7 +15,7 @@ from torch import Tensor
 from pfeddsh.mechanisms import guard
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Normalised, Options, PriorAware, Statistics, Visit
-from pfeddsh.models.fast import sgd_epoch
+from pfeddsh.models.training import sgd_epoch
 
 
 def weighted_mean(uploads: dict[int, Message], name: str) -> Tensor:

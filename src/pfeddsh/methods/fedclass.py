@@ -16,7 +16,7 @@ from pfeddsh.messages import Memory, Message, Record, State
 from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Statistics, Task, Visit
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.fedper import FedPer
-from pfeddsh.models.fast import Trainer, cross_entropy
+from pfeddsh.models.training import cross_entropy
 
 
 class Settings(Normalised):
@@ -58,7 +58,7 @@ class FedCLASS(Method):
         self.settings = options
         self.sharing: FedAvg | FedPer = (FedPer if options.local_head else FedAvg)(task, options)
         self.shared = "body" if options.local_head else "theta"
-        self.teaching = Trainer(task.model)
+        self.teaching = task.model.trainer()
 
     @classmethod
     def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,6 +121,7 @@ class FedCLASS(Method):
         for batch in visit.batches(len(labels)):
             if len(batch) < 2:
                 continue
+            batch = batch.to(labels.device)
             pictures = images.index_select(0, batch)
             target = torch.log_softmax(self.teaching.forward(old, pictures) / self.settings.tau_old, 1)
             logits = self.trainer.forward(theta, pictures)

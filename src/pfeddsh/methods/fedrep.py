@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pfeddsh.methods.base import ClientData, Options, Task, Visit
 from pfeddsh.methods.fedper import FedPer, FedPerSettings
-from pfeddsh.models.fast import sgd_epoch
+from pfeddsh.models.training import sgd_epoch
 
 
 class Settings(FedPerSettings):

@@ -16,7 +16,7 @@ from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
 from pfeddsh.methods.fedrep import two_passes
 from pfeddsh.methods.partial import Partial
-from pfeddsh.models.fast import sgd_epoch
+from pfeddsh.models.training import sgd_epoch
 
 
 class Settings(Normalised):
@@ -31,7 +31,7 @@ class Settings(Normalised):
 
 
 class FedSelect(Method):
-    """State: `theta`. Upload: the shared entries and the bits that say which. Biases are always shared.
+    """State: `theta`. Upload: the shared entries and the bits that say which. Biases and scales are always shared.
 
     Memory: `personal`, which entries are; `own`, their values; `reference`, the weights when they were last chosen.
     """
@@ -99,7 +99,7 @@ class FedSelect(Method):
         """In each weight tensor, the shared entries that changed most become personal, up to the bound."""
         personal = personal.clone()
         for name, place in self.model.slices.items():
-            if name.endswith("bias"):
+            if len(self.model.shapes[name]) == 1:
                 continue
             taken, size = int(personal[place].sum()), place.stop - place.start
             room = int(self.settings.bound * size) - taken

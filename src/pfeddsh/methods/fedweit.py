@@ -12,12 +12,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from pfeddsh.mechanisms.masks import channels_of
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
 from pfeddsh.methods.partial import Partial
-from pfeddsh.models.channels import LAYERS, ends
-from pfeddsh.models.fast import cross_entropy
-from pfeddsh.models.lenet import CHANNELS, GATES
+from pfeddsh.models.training import cross_entropy
 from pfeddsh.rng import numpy_stream
 
 Parts = dict[str, Tensor]  # base, mask (logits), adaptive, alpha (knowledge x layers), own (biases and head)
@@ -77,11 +76,12 @@ class FedWeIT(Method):
         super().__init__(task, options)
         assert isinstance(options, Settings)
         self.settings = options
-        slices = task.model.slices
-        self.inner = [slices[f"{layer}.weight"] for layer in LAYERS]
+        slices, channels = task.model.slices, channels_of(task.model)
+        self.widths = list(channels.widths.values())
+        self.inner = [slices[f"{layer}.weight"] for layer in channels.widths]
         self.outer = [place for place in slices.values() if place not in self.inner]
         self.sizes = [place.stop - place.start for place in self.inner]
-        self.channel = _gather(ends(task.model).output, self.inner)
+        self.channel = _gather(channels.ends.output, self.inner)
         self.partial = Partial(self.channel)
 
     # On the server
@@ -130,9 +130,9 @@ class FedWeIT(Method):
         base, kept = message["base"], memory.tensors
         knowledge = message.tensors.get("knowledge", kept.get("knowledge", base.new_zeros(0, len(base))))
         start = {
-            "mask": base.new_zeros(GATES),  # the original's are random, around this
+            "mask": base.new_zeros(sum(self.widths)),  # the original's are random, around this
             "adaptive": base / 3,
-            "alpha": base.new_zeros(len(knowledge), len(CHANNELS)),  # random there; here none until it proves useful
+            "alpha": base.new_zeros(len(knowledge), len(self.widths)),  # random there; here none until it proves useful
             "own": _gather(self.task.theta0, self.outer),
         }
         return {"base": base.clone(), **{name: kept.get(name, part).clone() for name, part in start.items()}}, knowledge
@@ -150,7 +150,7 @@ class FedWeIT(Method):
         """The chain rule from the gradient of the composed weights, and the gradients of the penalties."""
         base, mask, adaptive = parts["base"], parts["mask"], parts["adaptive"]
         decay, inner, sigma = self.settings.decay, _gather(gradient, self.inner), parts["mask"].sigmoid()
-        layers = zip((inner * base).split(self.sizes), CHANNELS, strict=True)
+        layers = zip((inner * base).split(self.sizes), self.widths, strict=True)
         d_sigma = torch.cat([layer.view(channels, -1).sum(1) for layer, channels in layers])
         along = zip(knowledge.split(self.sizes, 1), inner.split(self.sizes), strict=True)
         return {
@@ -169,6 +169,7 @@ class FedWeIT(Method):
         for batch in visit.batches(len(labels)):
             if len(batch) < 2:
                 continue
+            batch = batch.to(labels.device)
             logits = self.trainer.forward(self.compose(parts, knowledge), images.index_select(0, batch))
             loss, d = cross_entropy(logits, labels.index_select(0, batch))
             optimiser.step(parts, self.gradients(parts, knowledge, self.trainer.backward(d), visit.step))
@@ -181,7 +182,7 @@ class FedWeIT(Method):
     def sent(self, mask: Tensor) -> Tensor:
         """The channels to upload: in each layer, all but those that the mask closes most."""
         chosen = []
-        for logits in mask.split(CHANNELS):
+        for logits in mask.split(self.widths):
             chosen.append(torch.ones_like(logits, dtype=torch.bool))
             chosen[-1][logits.argsort(stable=True)[: int(self.settings.withheld * len(logits))]] = False
         return torch.cat(chosen)

@@ -17,7 +17,7 @@ from pfeddsh.messages import BadMessage, Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Statistics, Task, Visit
 from pfeddsh.methods.fedavg import weighted_mean
 from pfeddsh.methods.lennard_jones import place
-from pfeddsh.models.autoencoder import DECODER, LATENT, decode, descend, encode
+from pfeddsh.models.autoencoder import DECODER, LATENT, decode, descend, encode, encoder_of
 from pfeddsh.rng import torch_stream
 
 
@@ -53,6 +53,7 @@ class HR(Method):
         super().__init__(task, options)
         assert isinstance(options, Settings)
         self.settings = options
+        self.network = encoder_of(task.model)
 
     # On the server
 
@@ -132,7 +133,7 @@ class HR(Method):
         """Where the common initial encoder sees each class: the sum of its codes, and their number."""
         images, labels = data.train
         with torch.no_grad():
-            codes = encode(self.model, self.task.theta0[self.model.body], images)
+            codes = encode(self.network, self.task.theta0[self.model.body], images)
         members = F.one_hot(labels, self.model.classes).float()
         return Message({"sums": members.t() @ codes, "counts": members.sum(0)}), memory
 
@@ -154,7 +155,7 @@ class HR(Method):
         some = torch.randperm(len(labels), generator=visit.generator("codes"))
         some = some[torch.arange(self.settings.codes) % len(labels)]
         with torch.no_grad():
-            codes = encode(self.model, trained["encoder"], images[some])
+            codes = encode(self.network, trained["encoder"], images[some])
         upload = Message({**trained, "codes": codes, "labels": labels[some]}, {"samples": len(labels), "loss": mean})
         return upload, Memory({**memory.tensors, **own}, memory.facts)
 
@@ -166,7 +167,7 @@ class HR(Method):
         if self.settings.local_head:
             return super().logits(model, images, message)
         with torch.inference_mode():
-            codes = encode(self.model, model.theta[self.model.body], images, model.statistics)
+            codes = encode(self.network, model.theta[self.model.body], images, model.statistics)
             return -torch.cdist(codes, message["centroids"])
 
     # On either side
@@ -175,13 +176,13 @@ class HR(Method):
         self, encoder: Tensor, decoder: Tensor, images: Tensor, points: Tensor, before: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Reconstruction, prior and attraction to the centroids, and what `before` says of the same images; codes."""
-        z = encode(self.model, encoder, images)
+        z = encode(self.network, encoder, images)
         seen = decode(decoder, z)
         total = self.settings.reconstruction * (seen - images).square().sum() + 0.5 * z.square().sum()
         total = total + self.settings.attraction * (z - points).square().sum()
         if before is not None:
             with torch.no_grad():
-                then = encode(self.model, before, images)
+                then = encode(self.network, before, images)
                 seen_then = decode(decoder, then)
             total = total + (z - then).square().sum()
             total = total + self.settings.reconstruction * (seen - seen_then).square().sum()

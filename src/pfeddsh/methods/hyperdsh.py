@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from pfeddsh.errors import UserError
 from pfeddsh.mechanisms import embedding, gating, hypernet, masks
 from pfeddsh.mechanisms.consolidation import Consolidation
 from pfeddsh.mechanisms.protection import PROTECTIONS
@@ -20,6 +21,7 @@ from pfeddsh.mechanisms.replay import INVERSIONS, Inversion
 from pfeddsh.messages import Compute, Memory, Message, State
 from pfeddsh.methods import pfeddsh
 from pfeddsh.methods.base import ClientData, Options, Task, Visit
+from pfeddsh.models.parts import added
 from pfeddsh.rng import torch_stream
 
 
@@ -68,6 +70,10 @@ class HyperDSH(pfeddsh.PFedDSH):
         assert isinstance(options, Settings)
         self.hyper = options
         self.cards = embedding.CardOptions(options.embedding, options.histogram, options.rounding, options.noise)
+        weights = len(task.theta0[self.own])
+        hypernet.affordable(weights, options.hidden)
+        if options.protection == "gate" and weights < task.model.size:
+            raise UserError("options.protection = gate: masks act on the whole model; set options.personal = all")
         self.protection = PROTECTIONS[options.protection](task.model, task.seed)
         self.consolidation = Consolidation(task.model, options.how_to_invert(), task.seed)
 
@@ -82,12 +88,12 @@ class HyperDSH(pfeddsh.PFedDSH):
 
     def init(self) -> State:
         state = super().init()
-        nothing = torch.zeros_like(self.task.theta0)
+        nothing = torch.zeros_like(self.task.theta0[self.own])
         net = hypernet.create(nothing, torch_stream(self.task.seed, "hypernetwork"), self.hyper.hidden)
         return State({**state.tensors, **net}, {**state.facts, "joined": {}})
 
     def expected_card(self) -> Message:
-        nobody = torch.zeros(1, 3, 32, 32), torch.zeros(1, dtype=torch.int64)
+        nobody = torch.zeros(1, *self.model.shape), torch.zeros(1, dtype=torch.int64)
         return Message(embedding.describe(*nobody, self.model.classes, self.cards, 0, torch.Generator()))
 
     def open_step(self, state: State, step: int, rounds: int, cards: dict[int, Message]) -> None:
@@ -106,13 +112,13 @@ class HyperDSH(pfeddsh.PFedDSH):
         return torch.stack(keys) if keys else torch.zeros(0, self.hyper.hidden)
 
     def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
-        thetas = hypernet.generate(state.tensors, self.keys(state, clients)).add_(state["common"])
+        thetas = added(state["common"], self.own, hypernet.generate(state.tensors, self.keys(state, clients)))
         masking = {name: state[name] for name in ("logits", "used", "own") if name in state}
         return {k: Message({"theta": theta, **masking}) for k, theta in zip(clients, thetas, strict=True)}
 
     def models(self, state: State, clients: Sequence[int], version: Tensor) -> dict[int, Message]:
         """A version with these clients' deviations as of their own step, masked where the protection masks."""
-        thetas = self.protection.originals(state, clients, self.keys(state, clients)).add_(version)
+        thetas = added(version, self.own, self.protection.originals(state, clients, self.keys(state, clients)))
         models = {k: Message({"theta": theta}) for k, theta in zip(clients, thetas, strict=True)}
         for client, model in models.items():
             if (mask := self.protection.mask(state, client)) is not None:
@@ -136,7 +142,7 @@ class HyperDSH(pfeddsh.PFedDSH):
         """One plain SGD step on the hypernetwork; momentum, decay or Adam would move what must not move."""
         super().aggregate(state, uploads)
         clients = list(uploads)
-        deltas = torch.stack([upload["delta"] for upload in uploads.values()])
+        deltas = torch.stack([upload["delta"][self.own] for upload in uploads.values()])
         embeddings = torch.stack([state[f"e/{k}"] for k in clients])
         keys, rates = self.keys(state, clients), (self.hyper.rate, self.hyper.bias_rate)
         at_keys = self.protection.write(state, clients, deltas, keys, *rates)

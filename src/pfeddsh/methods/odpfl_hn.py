@@ -17,7 +17,7 @@ class Settings(pefll.Settings):
 
 
 class ODPFLHN(pefll.PeFLL):
-    """State and messages are PeFLL's; the embedding network has 3 input channels."""
+    """State and messages are PeFLL's; the embedding network reads images alone."""
 
     Settings = Settings
     labelled = False

@@ -22,11 +22,11 @@ class Partial:
 
     def pack(self, vector: Tensor, sent: Tensor) -> dict[str, Tensor]:
         """The entries of the groups marked in `sent`, and which these are."""
-        return {"values": vector[sent[self.group]], "sent": torch.from_numpy(np.packbits(sent.numpy()))}
+        return {"values": vector[sent[self.group]], "sent": torch.from_numpy(np.packbits(sent.cpu().numpy()))}
 
     def entries(self, upload: Message) -> Tensor:
         """Which entries of the vector an upload carries."""
-        sent = torch.from_numpy(np.unpackbits(upload["sent"].numpy(), count=self.groups)).bool()
+        sent = torch.from_numpy(np.unpackbits(upload["sent"].cpu().numpy(), count=self.groups)).bool()
         return sent[self.group]
 
     def check(self, upload: Message) -> None:

@@ -23,6 +23,7 @@ from pfeddsh.models.flat import Layout
 from pfeddsh.rng import torch_stream
 
 CHUNK = 64  # images described at once
+SIDE = 32  # pixels: the embedding network sees every image at this size, whatever the model reads
 BETA1, BETA2, TINY = 0.9, 0.999, 1e-8  # Adam's own
 
 
@@ -55,7 +56,7 @@ class PeFLL(Generated):
         assert isinstance(options, Settings)
         self.settings = options
         self.fresh = True
-        self.network = layout(task.model.classes if self.labelled else 0)
+        self.network = layout(task.model.shape[0], task.model.classes if self.labelled else 0)
 
     # On the server
 
@@ -124,10 +125,12 @@ class PeFLL(Generated):
 
         A label's one-hot channel is constant, so what the first convolution makes of it is the sum of its weights.
         """
-        p = self.network.views(eta)
-        x = F.conv2d(images, p["conv1.weight"][:, :3], p["conv1.bias"])
+        p, colours = self.network.views(eta), images.shape[1]
+        if images.shape[2:] != (SIDE, SIDE):
+            images = F.interpolate(images, (SIDE, SIDE), mode="bilinear", antialias=True)
+        x = F.conv2d(images, p["conv1.weight"][:, :colours], p["conv1.bias"])
         if self.labelled:
-            x = x + p["conv1.weight"][:, 3:].sum((2, 3)).t()[labels][:, :, None, None]
+            x = x + p["conv1.weight"][:, colours:].sum((2, 3)).t()[labels][:, :, None, None]
         x = F.max_pool2d(F.relu(x), 2)
         x = F.max_pool2d(F.relu(F.conv2d(x, p["conv2.weight"], p["conv2.bias"])), 2).flatten(1)
         for layer in ("fc1", "fc2"):
@@ -160,9 +163,9 @@ class PeFLL(Generated):
         return Message({"descriptor": self.descriptor(message["eta"], data)}), memory
 
 
-def layout(labels: int) -> Layout:
+def layout(colours: int, labels: int) -> Layout:
     """The original's embedding network: a LeNet with 16 and 32 kernels, which reads `labels` channels more."""
-    convolutions = {"conv1": (16, 3 + labels, 5, 5), "conv2": (32, 16, 5, 5)}
+    convolutions = {"conv1": (16, colours + labels, 5, 5), "conv2": (32, 16, 5, 5)}
     return Layout({**convolutions, "fc1": (120, 800), "fc2": (84, 120), "fc3": (EMBEDDING, 84)})
 
 

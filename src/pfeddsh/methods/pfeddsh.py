@@ -22,12 +22,16 @@ from pfeddsh.mechanisms.consolidation import Consolidation
 from pfeddsh.mechanisms.replay import INVERSIONS
 from pfeddsh.messages import Compute, Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Options, PriorAware, Task, Visit, pooled
+from pfeddsh.models.parts import Personal, added, part
 
 
 class AroundCommon(PriorAware):
     """What forms of pFedDSH around a common model share."""
 
     prior: bool = Field(True, description="add each client's log label shares to its logits, at the client")
+    personal: Personal = Field(
+        "auto", description="the part of the weights that has deviations; auto: all of a small model (docs/models.md)"
+    )
     common_rate: float = Field(1.0, ge=0, description="of the common model, which all clients share")
     share: float | None = Field(
         None,
@@ -65,6 +69,7 @@ class PFedDSH(Method):
         super().__init__(task, options)
         assert isinstance(options, AroundCommon)
         self.settings = options
+        self.own = part(task.model, options.personal)
         self.fresh = True  # statistics are set by a forward pass of whatever the client is served
         self.cards = embedding.CardOptions(histogram=options.histogram, rounding=options.rounding, noise=options.noise)
         self.consolidation = Consolidation(task.model, INVERSIONS["ours"], task.seed)
@@ -134,7 +139,9 @@ class PFedDSH(Method):
         told = [state.tensors.get(f"histogram/{k}", uniform) for k in state.facts["newcomers"]] or [uniform]
         state[f"replay/labels/{step}"] = torch.stack(told).mean(0)
         if reports:
-            state[f"replay/statistics/{step}"] = pooled([report["statistics"] for report in reports.values()])
+            state[f"replay/statistics/{step}"] = pooled(
+                self.model, [report["statistics"] for report in reports.values()]
+            )
 
     def replay(self, state: State, compute: Compute) -> dict[int, Message]:
         """The version that existing clients are offered is taught by the one before it and by what was trained."""
@@ -177,7 +184,7 @@ class PFedDSH(Method):
 
     def weights(self, message: Message, memory: Memory) -> Tensor:
         deviation = memory.tensors.get("deviation")
-        return message["theta"] if deviation is None else message["theta"] + deviation
+        return message["theta"] if deviation is None else added(message["theta"], self.own, deviation)
 
     def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         theta = message["theta"].clone()
@@ -190,6 +197,7 @@ class PFedDSH(Method):
         assert isinstance(self.settings, Settings)
         if not self.settings.rate:
             return memory
+        delta = delta[self.own]
         before = memory.tensors.get("deviation", torch.zeros_like(delta))
         deviation = (1 - self.settings.fade) * before - self.settings.rate * delta
         return Memory({**memory.tensors, "deviation": deviation}, memory.facts)

@@ -50,6 +50,7 @@ class Generated(Method):
         assert isinstance(options, HypernetSettings)
         self.shared = options
         self.made = slice(0, task.model.size)  # what of a client's weights the hypernetwork makes
+        hypernet.affordable(task.model.size, options.hidden)
 
     def init(self) -> State:
         start, stream = self.task.theta0[self.made], torch_stream(self.task.seed, "hypernetwork")

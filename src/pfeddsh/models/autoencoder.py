@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pfeddsh.errors import UserError
+from pfeddsh.models.base import Model
 from pfeddsh.models.flat import Layout
 from pfeddsh.models.lenet import LeNet
 
@@ -17,10 +19,17 @@ LATENT = 84  # LeNet's fc2, before its ReLU
 DECODER = Layout({"fc": (1024, LATENT), "conv1": (16, 16, 3, 3), "conv2": (12, 16, 3, 3)})
 
 
+def encoder_of(model: Model) -> LeNet:
+    """The network, if it is one that the decoder was made for."""
+    if not isinstance(model, LeNet):
+        raise UserError("hr paints images from the codes of LeNet by a decoder made for it: use model = lenet")
+    return model
+
+
 def encode(model: LeNet, encoder: Tensor, images: Tensor, statistics: Tensor | None = None) -> Tensor:
     """Codes (n x 84) by the body of a LeNet; without `statistics` the batch normalises itself."""
     theta = F.pad(encoder, (0, model.size - len(encoder)))
-    p, x = model.views(theta), model.convolve(theta, images, statistics)
+    p, x = model.views(theta), model.features(theta, images, statistics)
     return F.linear(F.relu(F.linear(x, p["fc1.weight"], p["fc1.bias"])), p["fc2.weight"], p["fc2.bias"])
 
 

@@ -1,24 +1,16 @@
-"""Which weight of LeNet touches which channel.
+"""Which weight touches which channel.
 
 Masks live on channels, the hypernetwork on flat parameters; this table translates. A parameter has an output end and
-an input end, each an index into the 6+16+120+84 channels or one of two markers for ends that are no channel.
+an input end, each an index into the channels or one of two markers for ends that are no channel.
 """
 
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from pfeddsh.models.lenet import CHANNELS, GATES, LeNet
-
-OUTSIDE = GATES  # the input image and the units of fc3
-NOTHING = GATES + 1  # the input end of a bias
-
-LAYERS: dict[str, slice] = {
-    name: slice(sum(CHANNELS[:index]), sum(CHANNELS[: index + 1]))
-    for index, name in enumerate(("conv1", "conv2", "fc1", "fc2"))
-}
 
 
 class Ends(NamedTuple):
@@ -33,31 +25,30 @@ class Ends(NamedTuple):
         return values[self.output], values[self.input]
 
 
-def ends(model: LeNet) -> Ends:
-    """The table for this network; it depends on the number of classes only and is computed once for each."""
-    return _ends(model.classes)
+@dataclass(frozen=True, eq=False)
+class Channels:
+    """The channels of a network that can be gated, layer by layer."""
 
+    widths: Mapping[str, int]  # channels of each gated layer, which has a weight and a bias of its name
+    budgets: Mapping[str, float]  # the share of each layer that a first step may take (`masks`)
+    ends: Ends
 
-@cache
-def _ends(classes: int) -> Ends:
-    model = LeNet(classes)
-    index = torch.arange(GATES)
-    image, units = torch.full((3,), OUTSIDE), torch.full((classes,), OUTSIDE)
-    conv1, conv2, fc1, fc2 = (index[part] for part in LAYERS.values())
-    positions = conv2.repeat_interleave(model.shapes["fc1.weight"][1] // len(conv2))  # flattened channel by channel
-    chain = {
-        "conv1": (conv1, image),
-        "conv2": (conv2, conv1),
-        "fc1": (fc1, positions),
-        "fc2": (fc2, fc1),
-        "fc3": (units, fc2),
-    }
-    output, read = torch.empty(model.size, dtype=torch.int64), torch.empty(model.size, dtype=torch.int64)
-    for name, (feeds, reads) in chain.items():
-        weight = model.shapes[f"{name}.weight"]
-        trailing = (1,) * (len(weight) - 2)
-        output[model.slices[f"{name}.weight"]] = feeds.view(-1, 1, *trailing).expand(weight).flatten()
-        read[model.slices[f"{name}.weight"]] = reads.view(1, -1, *trailing).expand(weight).flatten()
-        output[model.slices[f"{name}.bias"]] = feeds
-        read[model.slices[f"{name}.bias"]] = NOTHING
-    return Ends(output, read)
+    @cached_property
+    def count(self) -> int:
+        return sum(self.widths.values())
+
+    @property
+    def outside(self) -> int:
+        """The marker of the input image and of the output units."""
+        return self.count
+
+    @property
+    def nothing(self) -> int:
+        """The marker of a bias's input end."""
+        return self.count + 1
+
+    @cached_property
+    def layers(self) -> dict[str, slice]:
+        """Where the channels of each layer lie among all."""
+        stops = torch.tensor(list(self.widths.values())).cumsum(0).tolist()
+        return {name: slice(stop - self.widths[name], stop) for name, stop in zip(self.widths, stops, strict=True)}

@@ -6,8 +6,6 @@ wide enough to run at full speed, followed by a maximum over four groups of colu
 increases in each channel, hence commutes with the maximum: it acts, like ReLU, on a quarter of the elements.
 """
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
@@ -56,7 +54,7 @@ class _Normalisation:
         self.shares = like.new_full((1, positions), -1 / (4 * positions))
         self.average = like.new_full((1, 4 * side), 1 / (4 * side))
         self.epsilon = like.new_full((1, channels), EPSILON)
-        self.tile = torch.eye(channels, dtype=like.dtype).repeat(1, 4 * side)
+        self.tile = torch.eye(channels, out=like.new_empty(channels, channels)).repeat(1, 4 * side)
         self.factors = like.new_empty(4, channels)
         self.scale, self.shift, self.slope, self.offset = self.factors.chunk(4)
         self.scales, self.shifts = self.normal = like.new_empty(2, width)
@@ -163,7 +161,7 @@ class Trainer:
         self._theta = torch.empty(0)  # the vector last trained, whose views are kept
 
     def _bind(self, theta: Tensor) -> None:
-        if not len(self._theta) or theta.dtype != self._theta.dtype:
+        if not len(self._theta) or (theta.dtype, theta.device) != (self._theta.dtype, self._theta.device):
             self.gradient = torch.zeros_like(theta)
             self.d_gates = theta.new_zeros(GATES)
             self._g = self.model.views(self.gradient)
@@ -234,59 +232,3 @@ class Trainer:
         self._conv1.gradient.copy_(d_weight.permute(0, 2, 3, 1))
         self._conv1.collect(g["conv1.weight"])
         return self.gradient
-
-
-@torch.no_grad()
-def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean loss and its gradient with respect to the logits."""
-    logs = torch.log_softmax(logits, 1)
-    loss, weight = _ops.nll_loss_forward(logs, labels, None, 1, -100)
-    d = _ops.nll_loss_backward(torch.ones_like(loss), logs, labels, None, 1, -100, weight)
-    return loss, _ops._log_softmax_backward_data(d, logs, 1, logs.dtype)
-
-
-@torch.no_grad()
-def sgd_epoch(
-    trainer: Trainer,
-    theta: Tensor,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    batches: Iterable[Tensor],
-    lr: float,
-    momentum: float,
-    gates: Tensor | None = None,
-    gradient_gate: Tensor | None = None,
-    part: slice | None = None,
-    prior: Tensor | None = None,
-    anchor: Tensor | None = None,
-    pull: float = 0.0,
-) -> float:
-    """Train `theta` in place, with momentum from rest, and return the mean loss over the batches.
-
-    `gradient_gate` multiplies the gradient, `part` restricts the update to a slice, `prior` is added to the logits.
-    With an `anchor`, `pull` times the way from it is added to the gradient. Batches of one are skipped: there is
-    nothing to normalise by.
-    """
-    part = part or slice(0, len(theta))
-    dense_only = part.start is not None and part.start >= trainer.model.dense.start
-    target = theta[part]
-    velocity = torch.zeros_like(target)
-    pixels = images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
-    losses = []
-    for batch in batches:
-        if len(batch) < 2:
-            continue
-        logits = trainer.forward(theta, pixels.index_select(0, batch).permute(0, 3, 1, 2), gates)
-        if prior is not None:
-            logits += prior
-        loss, d = cross_entropy(logits, labels.index_select(0, batch))
-        gradient = trainer.backward(d, dense_only)
-        if gradient_gate is not None:
-            gradient *= gradient_gate
-        if anchor is not None:
-            gradient.add_(theta - anchor, alpha=pull)
-        torch.add(gradient[part], velocity, alpha=momentum, out=velocity)
-        target.add_(velocity, alpha=-lr)
-        losses.append(loss)
-    return float(torch.stack(losses).mean()) if losses else 0.0

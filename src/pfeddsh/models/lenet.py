@@ -7,15 +7,40 @@ arithmetic written out by hand.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from pfeddsh.errors import UserError
+from pfeddsh.models import plain_lenet
+from pfeddsh.models.base import Seen, Shape, split_statistics
+from pfeddsh.models.channels import Channels, Ends
+
+if TYPE_CHECKING:
+    from pfeddsh.models.fast import Trainer
 
 EPSILON = 1e-5  # of the normalisation
-IMAGE_SIZE = 32
+SHAPE: Shape = (3, 32, 32)
+CHANNELS = (6, 16, 120, 84)
+GATES = sum(CHANNELS)
+STATISTICS = 2 * (6 + 16)
+BUDGETS: Mapping[str, float] = {"conv1": 1.0, "conv2": 1.0, "fc1": 0.7, "fc2": 0.7}
+
+
+def lenet(classes: int, shape: Shape = SHAPE) -> "LeNet":
+    """LeNet-5 with normalised convolutions, for colour images of 32x32 pixels; its training is written by hand."""
+    if tuple(shape) != SHAPE:
+        text = "x".join(map(str, shape))
+        raise UserError(
+            f"model = lenet reads colour images of 32x32 pixels, these are {text} (channels x height x width): have "
+            "them resized to 32x32, or choose a model for their size, see `pfeddsh models`"
+        )
+    return LeNet(classes)
 
 
 @dataclass(frozen=True)
@@ -27,6 +52,9 @@ class LeNet:
     """
 
     classes: int
+    shape = SHAPE
+    norms = (6, 16)
+    scales = ()  # its normalisations have no affine part
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -65,6 +93,10 @@ class LeNet:
     def head(self) -> slice:
         return slice(self.slices["fc3.weight"].start, self.size)
 
+    @property
+    def bias(self) -> slice:
+        return self.slices["fc3.bias"]
+
     @cached_property
     def head_classes(self) -> Tensor:
         """The class that each parameter of the last layer speaks for: its rows, then its biases."""
@@ -75,6 +107,10 @@ class LeNet:
     def dense(self) -> slice:
         """The fully connected layers: what replay may change, because no statistics depend on them."""
         return slice(self.slices["fc1.weight"].start, self.size)
+
+    @property
+    def channels(self) -> Channels:
+        return _channels(self.classes)
 
     def views(self, theta: Tensor) -> dict[str, Tensor]:
         """The named tensors of a flat vector, sharing its memory."""
@@ -96,32 +132,33 @@ class LeNet:
         images: Tensor,
         statistics: Tensor | None = None,
         gates: Tensor | None = None,
-        seen: list[tuple[Tensor, Tensor]] | None = None,
+        seen: Seen | None = None,
     ) -> Tensor:
         """Logits. Without `statistics` each batch normalises itself, as in training.
 
         `gates` is one factor for each of the 6+16+120+84 channels. `seen` receives (mean, variance) of the input of
         each normalisation, which is what inversion matches.
         """
-        return self.classify(theta, self.convolve(theta, images, statistics, gates, seen), gates)
+        return self.classify(theta, self.features(theta, images, statistics, gates, seen), gates)
 
     def classify(self, theta: Tensor, features: Tensor, gates: Tensor | None = None) -> Tensor:
-        """Logits from the features that `convolve` gives: the fully connected layers."""
+        """Logits from the features that `features` gives: the fully connected layers."""
         p, gate, x = self.views(theta), split_gates(gates), features
         x = _gated(F.relu(F.linear(x, p["fc1.weight"], p["fc1.bias"])), gate[2])
         x = _gated(F.relu(F.linear(x, p["fc2.weight"], p["fc2.bias"])), gate[3])
         return F.linear(x, p["fc3.weight"], p["fc3.bias"])
 
-    def convolve(
+    def features(
         self,
         theta: Tensor,
         images: Tensor,
         statistics: Tensor | None = None,
         gates: Tensor | None = None,
-        seen: list[tuple[Tensor, Tensor]] | None = None,
+        seen: Seen | None = None,
     ) -> Tensor:
         """The 400 features that the fully connected layers read."""
-        p, gate, normal = self.views(theta), split_gates(gates), split_statistics(statistics)
+        p, gate = self.views(theta), split_gates(gates)
+        normal = [(None, None)] * 2 if statistics is None else split_statistics(self, statistics)
         x = images
         for layer in (0, 1):
             x = F.conv2d(x, p[f"conv{layer + 1}.weight"], p[f"conv{layer + 1}.bias"])
@@ -135,29 +172,66 @@ class LeNet:
     @torch.no_grad()
     def calibrate(self, theta: Tensor, images: Tensor, gates: Tensor | None = None) -> Tensor:
         """The statistics of this network on these images, by one forward pass."""
-        seen: list[tuple[Tensor, Tensor]] = []
+        seen: Seen = []
         self.forward(theta, images, None, gates, seen)
         return torch.cat([part for pair in seen for part in pair])
 
+    def trainer(self) -> "Trainer":
+        from pfeddsh.models.fast import Trainer  # which is written for this class
 
-CHANNELS = (6, 16, 120, 84)
-GATES = sum(CHANNELS)
-STATISTICS = 2 * (6 + 16)
+        return Trainer(self)
+
+    def module(self, theta: Tensor, statistics: Tensor, gates: Tensor | None = None) -> nn.Module:
+        """An ordinary module.
+
+        A gate multiplies a channel after its ReLU. Being no less than zero it passes through pooling, so it is the same
+        to multiply the weights that read the channel: the module needs no gates. (A gate of 0 or 1 changes no bit.)
+        """
+        weights = {name: view.clone() for name, view in self.views(theta).items()}
+        for reader, gate in zip(("conv2", "fc1", "fc2", "fc3"), split_gates(gates), strict=True):
+            if gate is not None:
+                name = f"{reader}.weight"
+                inputs = gate.repeat_interleave(25) if reader == "fc1" else gate  # fc1 reads 5x5 places of each channel
+                weights[name] = weights[name] * inputs.view((1, -1, 1, 1) if weights[name].dim() == 4 else (1, -1))
+        for number, (mean, variance) in enumerate(split_statistics(self, statistics), start=1):
+            weights[f"norm{number}.running_mean"], weights[f"norm{number}.running_var"] = mean.clone(), variance.clone()
+            weights[f"norm{number}.num_batches_tracked"] = torch.tensor(0)
+        module = plain_lenet.LeNet(self.classes)
+        module.load_state_dict(weights)
+        return module.eval()
 
 
 def split_gates(gates: Tensor | None) -> tuple[Tensor | None, ...]:
     return (None,) * 4 if gates is None else gates.split(CHANNELS)
 
 
-def split_statistics(statistics: Tensor | None) -> list[tuple[Tensor | None, Tensor | None]]:
-    """(mean, variance) for each of the two normalisations, from one client's statistics or a stack of them."""
-    if statistics is None:
-        return [(None, None), (None, None)]
-    mean1, variance1, mean2, variance2 = statistics.split((6, 6, 16, 16), dim=-1)
-    return [(mean1, variance1), (mean2, variance2)]
-
-
 def _gated(x: Tensor, gate: Tensor | None) -> Tensor:
     if gate is None:
         return x
     return x * (gate.view(-1, 1, 1) if x.dim() == 4 else gate)
+
+
+@cache
+def _channels(classes: int) -> Channels:
+    """Which weight touches which of the 6+16+120+84 channels, computed once for each number of classes."""
+    model, widths = LeNet(classes), dict(zip(("conv1", "conv2", "fc1", "fc2"), CHANNELS, strict=True))
+    outside, nothing = GATES, GATES + 1
+    image, units = torch.full((3,), outside), torch.full((classes,), outside)
+    conv1, conv2, fc1, fc2 = torch.arange(GATES).split(CHANNELS)
+    positions = conv2.repeat_interleave(model.shapes["fc1.weight"][1] // len(conv2))  # flattened channel by channel
+    chain = {
+        "conv1": (conv1, image),
+        "conv2": (conv2, conv1),
+        "fc1": (fc1, positions),
+        "fc2": (fc2, fc1),
+        "fc3": (units, fc2),
+    }
+    output, read = torch.empty(model.size, dtype=torch.int64), torch.empty(model.size, dtype=torch.int64)
+    for name, (feeds, reads) in chain.items():
+        weight = model.shapes[f"{name}.weight"]
+        trailing = (1,) * (len(weight) - 2)
+        output[model.slices[f"{name}.weight"]] = feeds.view(-1, 1, *trailing).expand(weight).flatten()
+        read[model.slices[f"{name}.weight"]] = reads.view(1, -1, *trailing).expand(weight).flatten()
+        output[model.slices[f"{name}.bias"]] = feeds
+        read[model.slices[f"{name}.bias"]] = nothing
+    return Channels(widths, BUDGETS, Ends(output, read))

@@ -13,15 +13,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from pfeddsh import devices
 from pfeddsh.config import Config
 from pfeddsh.data.store import cache_root
 from pfeddsh.errors import UserError
+from pfeddsh.models import registry as networks
 from pfeddsh.storage.files import replacing
 
 VERSION = 1  # of the local training: a change of its arithmetic must raise it
-# What a client that trains alone does not depend on, and what the key tells in another way (data and schedule).
+# What a client that trains alone does not depend on, and what the key tells in another way (data, schedule, network).
 EXCLUDED = frozenset({
     "method", "options", "later", "existing", "evidence", "engine", "workers", "dataset", "data_dir", "schedule",
+    "model", "init", "device",
 })  # fmt: skip
 # Keys that came later; at these values an entry from before them is the same control.
 ADDED = {
@@ -38,7 +41,9 @@ def path(config: Config, fingerprint: str, step: int) -> Path:
     """Where the controls of a step's batch are kept."""
     plan = config.plan()
     known = {name: value for name, value in relevant(config).items() if value != ADDED.get(name)}
-    key = json.dumps([VERSION, fingerprint, plan.clients, plan.sizes[:step], known])
+    network, device = networks.identity(config.model, config.init), devices.find(config.device).type
+    other = [part for part in (network, device) if part not in (None, "cpu")]
+    key = json.dumps([VERSION, fingerprint, plan.clients, plan.sizes[:step], known, *other])
     return cache_root() / "controls" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 

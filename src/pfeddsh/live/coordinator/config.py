@@ -12,7 +12,7 @@ from pfeddsh.methods import registry
 from pfeddsh.storage.files import write_text
 from pfeddsh.values import checked, read
 
-Channels = tuple[float, float, float]
+Channels = tuple[float, ...]
 
 
 class LiveConfig(BaseModel):
@@ -23,6 +23,8 @@ class LiveConfig(BaseModel):
     classes: tuple[str, ...] = Field(min_length=2, description="names of all classes, the same at every site")
     method: str = Field("pfeddsh", description="see `pfeddsh methods`")
     options: dict[str, Any] = Field(default_factory=dict, description="settings of the method")
+    model: str = Field("lenet", description="a name that every site knows, see `pfeddsh models`")
+    shape: tuple[int, int, int] | None = Field(None, description="channels, height, width of images; lenet has its own")
     seed: int = Field(0, ge=0)
     mean: Channels = Field((0.5, 0.5, 0.5), description="of pixels in 0..1, subtracted alike at every site")
     std: Channels = Field((0.25, 0.25, 0.25), description="by which pixels are divided")
@@ -50,6 +52,10 @@ class LiveConfig(BaseModel):
             raise ValueError(f"method '{self.method}' serves a model once; a site may be away at that moment")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("classes has a name twice")
+        if ":" in self.model:
+            raise ValueError(f"model '{self.model}': sites take names only; give yours one by an entry point")
+        if self.shape and not len(self.mean) == len(self.std) == self.shape[0]:
+            raise ValueError(f"mean and std: give {self.shape[0]} numbers each, one for every channel")
         self.training()
         return self
 
@@ -62,7 +68,8 @@ class LiveConfig(BaseModel):
         """What a site needs to know; it travels with every call."""
         options = self.training().options
         return {"method": self.method, "options": options, "classes": list(self.classes), "seed": self.seed,
-                "mean": list(self.mean), "std": list(self.std)}  # fmt: skip
+                "mean": list(self.mean), "std": list(self.std), "model": self.model,
+                "shape": self.shape and list(self.shape)}  # fmt: skip
 
     def toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

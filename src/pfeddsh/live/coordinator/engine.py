@@ -26,7 +26,7 @@ class LiveBench(Workbench):
     def __init__(self, config: LiveConfig, taken: list[tuple[int, ...]]) -> None:
         self.config = config.training()
         self.plan = LiveSchedule.create(self.config, taken)
-        self.task = Task.create(len(config.classes), config.seed)
+        self.task = Task.create(len(config.classes), config.seed, config.model, config.shape)
         self.method = registry.create(config.method, self.config.options, self.task)
 
 

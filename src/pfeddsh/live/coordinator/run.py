@@ -30,7 +30,16 @@ from pfeddsh.results.metrics import summary
 from pfeddsh.storage.checkpoint import Checkpoints
 from pfeddsh.storage.files import locked, write_text
 
-FIXED = ("method", "options", "classes", "seed", "mean", "std")  # of the configuration, once there is a state
+FIXED = (
+    "method",
+    "options",
+    "model",
+    "shape",
+    "classes",
+    "seed",
+    "mean",
+    "std",
+)  # of the configuration, once there is a state
 
 
 def coordinate(folder: Path, transport: Transport, authenticated: bool) -> None:

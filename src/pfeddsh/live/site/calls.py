@@ -22,7 +22,7 @@ from pfeddsh.messages import Memory, Message, Record, bundle, unbundle
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Method, Options, Task, Visit
 from pfeddsh.methods.local import Local
-from pfeddsh.models.lenet import IMAGE_SIZE
+from pfeddsh.models import registry as networks
 from pfeddsh.plugins import is_reference
 from pfeddsh.storage.files import Damaged, digest, read_record, write_record
 
@@ -119,11 +119,11 @@ class Site:
             return
         if is_reference(method := settings["method"]) and method not in self.allowed:
             raise UserError(f"the coordinator wants the method {method}; if you trust it, join with --allow {method}")
-        task = Task.create(len(settings["classes"]), settings["seed"])
+        networks.find(settings["model"], named_only=True)  # a coordinator must not say what code runs here
+        task = Task.create(len(settings["classes"]), settings["seed"], settings["model"], settings["shape"])
         self.method = registry.create(settings["method"], settings["options"], task)
         self._alone = Local(task, Options())
-        shape = (3, IMAGE_SIZE, IMAGE_SIZE)
-        dataset = load(self.data_path, class_names=tuple(settings["classes"]), shape=shape)
+        dataset = load(self.data_path, class_names=tuple(settings["classes"]), shape=task.model.shape)
         mean, std = (np.array(settings[name], dtype=np.float32) for name in ("mean", "std"))
         self.data = SiteData(replace(dataset, mean=mean, std=std))
         self._settings = settings
@@ -150,8 +150,8 @@ class Site:
         model = self.method.current(call.message, self.data, self._memory)
         parts = {"theta": self.method.folded(model), "statistics": model.statistics, "gates": model.gates}
         tensors = {name: part for name, part in parts.items() if part is not None}
-        facts = {name: s[name] for name in ("method", "classes", "mean", "std")}
-        facts |= {"image_size": IMAGE_SIZE, "channels": 3, "step": call.visit.step, "samples": len(self.data.train[1])}
+        facts = {name: s[name] for name in ("method", "classes", "mean", "std", "model")}
+        facts |= {"shape": list(self.method.model.shape), "step": call.visit.step, "samples": len(self.data.train[1])}
         record, path = Record(tensors, facts), self.home / "model.safetensors"
         try:
             if digest(read_record(path)) == digest(record):

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pfeddsh.errors import UserError
 from pfeddsh.messages import BadMessage, Record, check
-from pfeddsh.models.lenet import GATES, IMAGE_SIZE, STATISTICS, LeNet
+from pfeddsh.models import registry
+from pfeddsh.models.base import Model, statistics_size
 from pfeddsh.storage.files import Damaged, read_record
 
 FILE, PREVIOUS = "model.safetensors", "model.previous.safetensors"
@@ -26,14 +27,15 @@ class SiteModel:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     facts: dict[str, Any]
+    spec: str
+    network: Model
 
-    @property
-    def network(self) -> LeNet:
-        return LeNet(len(self.classes))
+    def module(self) -> nn.Module:
+        return self.network.module(self.theta, self.statistics, self.gates)
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """Pixels 0..255, (N, 3, 32, 32), as the network was trained on them."""
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
+        """Pixels 0..255, (N, channels, height, width), as the network was trained on them."""
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
         return (pixels / 255 - mean) / std
 
     @torch.inference_mode()
@@ -59,14 +61,17 @@ def _checked(record: Record) -> SiteModel:
     given = facts["classes"]
     names = tuple(map(str, given if isinstance(given, list) else range(int(given))))
     mean, std = (tuple(float(value) for value in facts[name]) for name in ("mean", "std"))
-    if len(mean) != 3 or len(std) != 3 or facts.get("image_size", IMAGE_SIZE) != IMAGE_SIZE or len(names) < 2:
-        raise ValueError("its facts are not those of a model of 32x32 colour images")
-    like = {"theta": torch.zeros(LeNet(len(names)).size), "statistics": torch.zeros(STATISTICS)}
-    if "gates" in record:
-        like["gates"] = torch.zeros(GATES)
+    spec = facts.get("model", registry.DEFAULT)
+    network = registry.create(spec, len(names), facts.get("shape"), named_only=True)
+    channels, height, _ = network.shape
+    if len(mean) != channels or len(std) != channels or facts.get("image_size", height) != height or len(names) < 2:
+        raise ValueError(f"its facts are not those of a {spec} of images of shape {network.shape}")
+    like = {"theta": torch.zeros(network.size), "statistics": torch.zeros(statistics_size(network))}
+    if "gates" in record and network.channels is not None:
+        like["gates"] = torch.zeros(network.channels.count)
     check(record, Record(like))
     gates = record.tensors.get("gates")
     if gates is not None and bool((gates < 0).any()):
         raise ValueError("it has negative gates")
     std = tuple(max(value, 1e-3) for value in std)  # a channel may be constant
-    return SiteModel(record["theta"], record["statistics"], gates, names, mean, std, facts)
+    return SiteModel(record["theta"], record["statistics"], gates, names, mean, std, facts, spec, network)

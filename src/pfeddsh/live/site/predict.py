@@ -11,9 +11,7 @@ from pfeddsh.data.folders import SUFFIXES
 from pfeddsh.data.images import Fit, Pixels, decode
 from pfeddsh.errors import UserError
 from pfeddsh.live.site.model import SiteModel
-from pfeddsh.models.lenet import IMAGE_SIZE
 
-FIT = Fit((3, IMAGE_SIZE, IMAGE_SIZE))
 CHUNK = 256  # images in memory at a time
 
 
@@ -43,8 +41,9 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
 
 def predict(model: SiteModel, images: Sequence[Path]) -> Iterator[Prediction]:
     """One prediction for each image, in their order; a bad one does not keep the others from theirs."""
+    fit = Fit(model.network.shape)
     for start in range(0, len(images), CHUNK):
-        read = [(path, *_read(path)) for path in images[start : start + CHUNK]]
+        read = [(path, *_read(path, fit)) for path in images[start : start + CHUNK]]
         good = [pixels for _, pixels, _ in read if pixels is not None]
         best = model.probabilities(torch.from_numpy(np.stack(good))).max(1) if good else None
         row = 0
@@ -56,9 +55,9 @@ def predict(model: SiteModel, images: Sequence[Path]) -> Iterator[Prediction]:
                 row += 1
 
 
-def _read(path: Path) -> tuple[Pixels | None, str]:
+def _read(path: Path, fit: Fit) -> tuple[Pixels | None, str]:
     try:
-        return decode(path.read_bytes(), FIT)[0], ""
+        return decode(path.read_bytes(), fit)[0], ""
     except OSError as error:
         return None, f"cannot be read: {error.strerror}"
     except ValueError as error:

@@ -1,0 +1,67 @@
+"""Local training, the same for every network: cross-entropy, and SGD in place on a flat vector."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from pfeddsh.models.base import Trainer
+
+_ops = torch.ops.aten
+
+
+@torch.no_grad()
+def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean loss and its gradient with respect to the logits."""
+    logs = torch.log_softmax(logits, 1)
+    loss, weight = _ops.nll_loss_forward(logs, labels, None, 1, -100)
+    d = _ops.nll_loss_backward(torch.ones_like(loss), logs, labels, None, 1, -100, weight)
+    return loss, _ops._log_softmax_backward_data(d, logs, 1, logs.dtype)
+
+
+@torch.no_grad()
+def sgd_epoch(
+    trainer: Trainer,
+    theta: Tensor,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    batches: Iterable[Tensor],
+    lr: float,
+    momentum: float,
+    gates: Tensor | None = None,
+    gradient_gate: Tensor | None = None,
+    part: slice | None = None,
+    prior: Tensor | None = None,
+    anchor: Tensor | None = None,
+    pull: float = 0.0,
+) -> float:
+    """Train `theta` in place, with momentum from rest, and return the mean loss over the batches.
+
+    `gradient_gate` multiplies the gradient, `part` restricts the update to a slice, `prior` is added to the logits.
+    With an `anchor`, `pull` times the way from it is added to the gradient. Batches of one are skipped: there is
+    nothing to normalise by.
+    """
+    part = part or slice(0, len(theta))
+    dense_only = part.start is not None and part.start >= trainer.model.dense.start
+    target = theta[part]
+    velocity = torch.zeros_like(target)
+    pixels = images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+    losses = []
+    for batch in batches:
+        if len(batch) < 2:
+            continue
+        batch = batch.to(labels.device)
+        logits = trainer.forward(theta, pixels.index_select(0, batch).permute(0, 3, 1, 2), gates)
+        if prior is not None:
+            logits += prior
+        loss, d = cross_entropy(logits, labels.index_select(0, batch))
+        gradient = trainer.backward(d, dense_only)
+        if gradient_gate is not None:
+            gradient *= gradient_gate
+        if anchor is not None:
+            gradient.add_(theta - anchor, alpha=pull)
+        torch.add(gradient[part], velocity, alpha=momentum, out=velocity)
+        target.add_(velocity, alpha=-lr)
+        losses.append(loss)
+    return float(torch.stack(losses).mean()) if losses else 0.0
