@@ -60,7 +60,7 @@ def test_an_opinion_counts_as_much_as_the_client_has_seen_of_the_class(client):
 def learn(client, opinion, **how):
     theta, images, statistics = client
     draw = torch.Generator().manual_seed(5)
-    return replay.study(MODEL, theta, statistics, images, opinion, replay.Study(**how), draw)
+    return replay.distil(MODEL, theta, statistics, images, opinion, replay.Distillation(**how), draw)
 
 
 def test_a_student_comes_closer_to_the_common_opinion_and_keeps_its_convolutions(client):

@@ -1,8 +1,8 @@
 """Replay from end to end: which models are inverted, who teaches, and what comes of it.
 
 Ours has one student, the common model: the version before a step and what the step trained teach it together. The
-paper's (`run_literally`) fine-tunes every existing client. The heavy parts are jobs (`invert`, `study`, `cram`) that
-run wherever there is a free core; their grouping does not depend on how many there are, so the bits do not either.
+paper's (`run_literally`) fine-tunes every existing client. The heavy parts are jobs (`invert`, `distil`, `fine_tune`)
+that run wherever there is a free core; their grouping does not depend on how many there are, so the bits do not either.
 """
 
 import torch
@@ -22,7 +22,7 @@ class Consolidation:
 
     def __init__(self, model: Model, inversion: replay.Inversion, seed: int) -> None:
         self.model, self.inversion, self.seed = model, inversion, seed
-        self.studying = replay.Study()
+        self.distillation = replay.Distillation()
 
     def run(self, state: State, compute: Compute) -> Tensor:
         """The common model after a step, taught by its version before and by what the step trained.
@@ -52,7 +52,7 @@ class Consolidation:
         images = state["pool"] = torch.cat([reply["images"] for reply in compute("invert", orders)])
         lesson = {name: torch.stack([t[name] for t in teachers]) for name in ("theta", "statistics", "labels")}
         student = Message({"images": images, "student": state["common"], **lesson})
-        return compute("study", [student])[0]["theta"]
+        return compute("distil", [student])[0]["theta"]
 
     def run_literally(
         self, state: State, models: dict[int, Message], newcomers: list[int], compute: Compute
@@ -66,7 +66,7 @@ class Consolidation:
             lesson = self._stack(state, existing, clients[i : i + CLASS])
             lesson.tensors |= {"images": images, "labels": labels}
             lessons.append(lesson)
-        students = torch.cat([reply["thetas"] for reply in compute("cram", lessons)])
+        students = torch.cat([reply["thetas"] for reply in compute("fine_tune", lessons)])
         return {k: Message({**models[k].tensors, "theta": theta}) for k, theta in zip(clients, students, strict=True)}
 
     def imagine(
@@ -102,26 +102,26 @@ class Consolidation:
         images, _ = replay.invert(self.model, theta, statistics, gates, message["labels"], self.inversion, generator)
         return Message({"images": images.half()})
 
-    def study(self, message: Message, generator: torch.Generator) -> Message:
+    def distil(self, message: Message, generator: torch.Generator) -> Message:
         """The student matches what its teachers say together of the images, halfway from what it says itself."""
         images, trust = message["images"].float(), replay.trust(message["labels"])
         heard = replay.opinions(self.model, message["theta"], message["statistics"], trust, images)
         statistics = message["statistics"].mean(0)
-        student = replay.study(
-            self.model, message["student"], statistics, images, heard / trust.sum(0), self.studying, generator
+        student = replay.distil(
+            self.model, message["student"], statistics, images, heard / trust.sum(0), self.distillation, generator
         )
         return Message({"theta": student})
 
-    def cram(self, message: Message, generator: torch.Generator) -> Message:
+    def fine_tune(self, message: Message, generator: torch.Generator) -> Message:
         """The paper's literal fine-tuning: all weights, labels of the synthetic images, statistics as they are."""
         gates, images = message.tensors.get("gates"), message["images"].float()
-        order = torch.cat([torch.randperm(len(images), generator=generator) for _ in range(self.studying.passes)])
+        order = torch.cat([torch.randperm(len(images), generator=generator) for _ in range(self.distillation.passes)])
         students = []
         for i, theta in enumerate(message["thetas"]):
             gate = None if gates is None else gates[i]
             theta = theta.clone().requires_grad_()
-            optimiser = torch.optim.SGD([theta], self.studying.lr, self.studying.momentum)
-            for batch in order.split(self.studying.batch):
+            optimiser = torch.optim.SGD([theta], self.distillation.lr, self.distillation.momentum)
+            for batch in order.split(self.distillation.batch):
                 logits = self.model.forward(theta, images[batch], message["statistics"][i], gate)
                 optimiser.zero_grad()
                 F.cross_entropy(logits, message["labels"][batch]).backward()

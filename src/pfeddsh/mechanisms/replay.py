@@ -4,7 +4,7 @@
    with the class term it leaves out).
 2. `opinions` and `targets`: the teacher is the mean of all models' logits, each trusted on a class as much as it has
    seen of it; a student aims halfway between that and what it thinks itself.
-3. `study`: the student changes fully connected layers only, so that normalisation statistics stay true.
+3. `distil`: the student changes fully connected layers only, so that normalisation statistics stay true.
 """
 
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ def targets(common: Tensor, own: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Study:
+class Distillation:
     """How a student learns."""
 
     passes: int = 4
@@ -109,8 +109,8 @@ class Study:
     batch: int = 64
 
 
-def study(
-    model: Model, theta: Tensor, statistics: Tensor, images: Tensor, opinion: Tensor, how: Study,
+def distil(
+    model: Model, theta: Tensor, statistics: Tensor, images: Tensor, opinion: Tensor, how: Distillation,
     generator: torch.Generator,
 ) -> Tensor:  # fmt: skip
     """The student learns what others say of the images (n x classes); what lies below them keeps its bits."""

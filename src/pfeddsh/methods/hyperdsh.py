@@ -197,8 +197,8 @@ class HyperDSH(pfeddsh.PFedDSH):
     def capacity(self, state: State) -> dict[str, dict[str, int]] | None:
         return self.protection.usage(state)
 
-    def cram(self, message: Message, visit: Visit) -> Message:
-        return self.consolidation.cram(message, visit.generator("cram"))
+    def fine_tune(self, message: Message, visit: Visit) -> Message:
+        return self.consolidation.fine_tune(message, visit.generator("cram"))
 
     # At the client
 

@@ -171,8 +171,8 @@ class PFedDSH(Method):
     def invert(self, message: Message, visit: Visit) -> Message:
         return self.consolidation.invert(message, visit.generator("invert"))
 
-    def study(self, message: Message, visit: Visit) -> Message:
-        return self.consolidation.study(message, visit.generator("study"))
+    def distil(self, message: Message, visit: Visit) -> Message:
+        return self.consolidation.distil(message, visit.generator("study"))
 
     # At the client
 
