@@ -141,13 +141,17 @@ def test_held_out_counts_first_and_weighs_the_loss_among_equals():
 
 
 def test_shifted_images_are_flipped_and_move_two_pixels_each_way():
-    images = torch.zeros(1, 3, 8, 8)
+    images = torch.zeros(6, 3, 8, 8)
     images[:, :, 3, 2] = 1.0
-    pictures, labels = guard.shifted((images, torch.tensor([7])))
-    places = [tuple(picture[0].nonzero()[0].tolist()) for picture in pictures]
-    assert sorted(places) == [(1, 5), (3, 3), (3, 7), (5, 5)]
-    assert labels.tolist() == [7] * 4
-    assert len(pictures) == 4
+    pictures, labels = guard.shifted((images, torch.arange(6)))
+    places = {label: tuple(picture[0].nonzero()[0].tolist()) for label, picture in zip(labels.tolist(), pictures)}
+    assert places == {0: (5, 5), 1: (1, 5), 2: (3, 7), 3: (3, 3), 4: (5, 5), 5: (1, 5)}
+
+
+def test_vectors_of_features_are_judged_as_they_are():
+    examples = (torch.arange(8.0).view(2, 4, 1, 1), torch.tensor([0, 1]))
+    features, labels = guard.shifted(examples)
+    assert torch.equal(features, examples[0]) and torch.equal(labels, examples[1])
 
 
 def test_a_client_without_a_model_of_its_own_takes_what_comes(task):

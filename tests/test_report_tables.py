@@ -81,8 +81,14 @@ def test_files_of_an_older_version_are_shown_in_full(tmp_path):
 def test_the_paper_stands_beside_it(made):
     assert value(made["table1"], "fedper", "paper RI") == -9.09
     assert value(made["table1"], "fedper", "paper PA") == 11.60
-    assert value(made["ablation"], "pfeddsh", "paper accuracy") == 68.40
+    assert value(made["ablation"], "pfeddsh", "paper accuracy") is None, "the paper's method is pfeddsh-paper here"
     assert value(made["latency"], "pfeddsh", "paper averaged") == 0.42
+
+
+def test_the_papers_ablation_stands_beside_its_own_form(tmp_path):
+    write(tmp_path / "run", results("pfeddsh-paper", "80+4x5"))
+    made = {table.name: table for table in tables.build(group_runs(gather([tmp_path])[0])[0])}
+    assert value(made["ablation"], "pfeddsh-paper", "paper accuracy") == 68.40
 
 
 def test_the_papers_numbers_are_not_set_beside_another_protocol(tmp_path):

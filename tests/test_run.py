@@ -158,7 +158,7 @@ def spoil(patch, spoiled):
     def local(self, message, data, memory, visit):
         upload, memory = good(self, message, data, memory, visit)
         if (visit.step, visit.round, visit.client) == (1, 1, VICTIM):
-            return spoiled(upload), Memory({"theft": torch.ones(1)})
+            return spoiled(upload), Memory({"own": torch.ones(1)})
         return upload, memory
 
     patch.setattr(FedAvg, "local", local)
@@ -191,7 +191,9 @@ def test_a_bad_upload_is_refused_counted_and_as_good_as_absent(tmp_path, monkeyp
     told = [event for event in events(tmp_path / "run") if event["event"] == "refused"]
     assert [(event["step"], event["round"], event["client"]) for event in told] == [(1, 1, VICTIM)]
     assert told[0]["reason"]
-    assert_same_bits(final_tensors(tmp_path / "run"), without_victim)
+    found = final_tensors(tmp_path / "run")
+    assert found.pop(f"memory/{VICTIM}:own") == 1, "what the client keeps is its own, whatever it sent"
+    assert_same_bits(found, without_victim)
 
 
 def test_a_loss_that_is_no_number_does_not_stop_the_run(tmp_path, monkeypatch):

@@ -59,15 +59,16 @@ def prefers(current: Predict, offered: Predict, trained: Examples, held_out: Exa
 
 
 def shifted(examples: Examples) -> Examples:
-    """The images flipped left to right and shifted by two pixels up, down, left and right: four for each.
+    """Every image once, flipped left to right and moved by two pixels: in turn down, up, right and left.
 
     Vectors of features have nothing to shift: for them it is the loss on what the client trained on.
     """
     images, labels = examples
-    height, width = images.shape[2:]
+    height, width = images.shape[-2:]
     padded = F.pad(images.flip(3), (SHIFT,) * 4, mode="replicate")
     corners = ((0, SHIFT), (2 * SHIFT, SHIFT), (SHIFT, 0), (SHIFT, 2 * SHIFT))
-    return torch.cat([padded[:, :, y : y + height, x : x + width] for y, x in corners]), labels.repeat(len(corners))
+    parts = [padded[i::4, :, y : y + height, x : x + width] for i, (y, x) in enumerate(corners)]
+    return torch.cat(parts), torch.cat([labels[i::4] for i in range(len(corners))])
 
 
 def _merit(logits: Tensor, labels: Tensor, count: bool) -> tuple[int, float]:
