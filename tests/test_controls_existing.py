@@ -144,7 +144,9 @@ def test_shifted_images_are_flipped_and_move_two_pixels_each_way():
     images = torch.zeros(6, 3, 8, 8)
     images[:, :, 3, 2] = 1.0
     pictures, labels = guard.shifted((images, torch.arange(6)))
-    places = {label: tuple(picture[0].nonzero()[0].tolist()) for label, picture in zip(labels.tolist(), pictures)}
+    places = {
+        label: tuple(picture[0].nonzero()[0].tolist()) for label, picture in zip(labels.tolist(), pictures, strict=True)
+    }
     assert places == {0: (5, 5), 1: (1, 5), 2: (3, 7), 3: (3, 3), 4: (5, 5), 5: (1, 5)}
 
 
