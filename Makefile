@@ -35,6 +35,7 @@ lint: $(VENV)/.tests ## Check style and types
 
 bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/throughput.py
+	$(RUN)python benchmarks/throughput.py resnet8
 	$(RUN)python benchmarks/hypernetwork.py
 	$(RUN)python benchmarks/live.py
 

@@ -1,4 +1,4 @@
-"""Federated training throughput divided by that of plain PyTorch, from one run.
+"""Federated training throughput divided by that of plain PyTorch, from one run: `throughput.py [MODEL]`.
 
 Plain PyTorch is as many single-thread processes as there are cores, each an ordinary autograd and torch.optim.SGD loop
 over the same network and images, nothing else. The federation is FedAvg with 4 of 100 clients of 500 images a round,
@@ -23,6 +23,7 @@ from pfeddsh import Config
 from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.workbench import Workbench
+from pfeddsh.models import registry
 from pfeddsh.storage.checkpoint import Checkpoints
 
 ROUNDS, TURNS, SECONDS = 40, 5, 6.0
@@ -43,13 +44,13 @@ class Plain(nn.Module):
         return self.layers(x)
 
 
-def plain(path: str, seconds: float) -> float:
+def plain(path: str, seconds: float, name: str) -> float:
     """Samples per second of the ordinary loop in this process."""
     torch.set_num_threads(1)
     data = np.load(path)
     images = torch.from_numpy(data["x_train"][:4000]).float().permute(0, 3, 1, 2).div_(255).sub_(0.5).contiguous()
     labels = torch.from_numpy(data["y_train"][:4000])
-    model = Plain()
+    model = Plain() if name == "lenet" else registry.find(name)(classes=10, shape=(3, 32, 32))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     print("ready", flush=True)
     sys.stdin.readline()
@@ -63,9 +64,9 @@ def plain(path: str, seconds: float) -> float:
     return seen / (time.perf_counter() - began)
 
 
-def plain_processes(path: Path, count: int) -> float:
+def plain_processes(path: Path, count: int, name: str) -> float:
     """The sum over as many processes as there are cores."""
-    command = [sys.executable, __file__, str(path), str(SECONDS)]
+    command = [sys.executable, __file__, str(path), str(SECONDS), name]
     workers = [subprocess.Popen(command, stdin=-1, stdout=-1, text=True) for _ in range(count)]
     for worker in workers:
         assert worker.stdout and worker.stdout.readline() == "ready\n"
@@ -88,7 +89,8 @@ class Counter:
             self.ends.append(time.perf_counter())
 
 
-def main() -> None:
+def main(name: str) -> None:
+    rounds = ROUNDS if name == "lenet" else ROUNDS // 8  # others are slower
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "noise.npz"
@@ -99,7 +101,7 @@ def main() -> None:
         os.environ["PFEDDSH_CACHE"] = folder
         config = Config(
             dataset=str(path), method="fedavg", schedule="100", partition="iid", sample_fraction=0.04,
-            rounds_first=ROUNDS * TURNS + 1,
+            rounds_first=rounds * TURNS + 1, model=name,
         )  # fmt: skip
         torch.set_num_threads(1)
         bench = Workbench(config)
@@ -110,10 +112,10 @@ def main() -> None:
         federation._round(1, 0)  # the workers start
         federated, ordinary = [], []
         for turn in range(TURNS):
-            ordinary.append(plain_processes(path, cores))
+            ordinary.append(plain_processes(path, cores, name))
             counter.samples.clear()
             began = time.perf_counter()
-            for round in range(1 + turn * ROUNDS, 1 + (turn + 1) * ROUNDS):
+            for round in range(1 + turn * rounds, 1 + (turn + 1) * rounds):
                 federation._round(1, round)
             federated.append(sum(counter.samples) / (time.perf_counter() - began))
         memory = _proportional(os.getpid()) + sum(_proportional(worker) for worker in _children())
@@ -139,7 +141,7 @@ def _proportional(pid: int) -> float:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        print(plain(sys.argv[1], float(sys.argv[2])))
+    if len(sys.argv) == 4:
+        print(plain(sys.argv[1], float(sys.argv[2]), sys.argv[3]))
     else:
-        main()
+        main(sys.argv[1] if len(sys.argv) > 1 else "lenet")

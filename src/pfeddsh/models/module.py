@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfeddsh.models.base import Model, Seen, Shape, split_statistics, statistics_size
 
-AT_ONCE = 4_000_000  # numbers of the input that pass through the network together when nothing is trained
+AT_ONCE = 2_000_000  # numbers of the input that pass through the network together when nothing is trained
 NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
 
 

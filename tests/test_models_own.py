@@ -1,0 +1,204 @@
+"""A network of one's own: how it is found, what is refused, and that nothing is written then."""
+
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import tiny
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from pfeddsh.errors import UserError
+from pfeddsh.federation.run import run
+from pfeddsh.methods.base import Task
+from pfeddsh.models import registry
+from pfeddsh.models.base import split_statistics
+
+SHAPE = (3, 32, 32)
+
+
+def net(classes: int, shape: tuple[int, int, int], **more: Any) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+
+class Late(nn.Module):
+    """The head is not the last of the tree, a constant is a buffer, one layer is frozen, and scales are tied."""
+
+    def __init__(self, classes: int, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, classes)
+        self.norm = nn.BatchNorm2d(shape[0], track_running_stats=False)
+        self.conv = nn.Conv2d(shape[0], 8, 3, stride=4)
+        self.frozen = nn.Linear(8, 8)
+        self.frozen.requires_grad_(False)
+        self.register_buffer("constant", torch.rand(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.frozen(self.conv(self.norm(x)).mean((2, 3)) * self.constant).relu())
+
+
+def lists(classes: int, shape: tuple[int, int, int]) -> list[int]:
+    return [1]
+
+
+def many(classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    return net(classes + 1, shape)
+
+
+def other_input(classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, classes))
+
+
+def softmax(classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    return nn.Sequential(net(classes, shape), nn.Softmax(1))
+
+
+def random(classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(3072, classes))
+
+
+def no_bias(classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, classes, bias=False))
+
+
+def convolutional(classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, classes, 32), nn.Flatten())
+
+
+def twice(classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    norm = nn.BatchNorm2d(3)
+    return nn.Sequential(norm, norm, net(classes, shape))
+
+
+def broken(classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    raise RuntimeError("no luck")
+
+
+def double(classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    return net(classes, shape).double()
+
+
+WRONG = {
+    lists: "gives a list, expected a torch.nn.Module",
+    many: r"gives 11 numbers, not 10",
+    other_input: r"cannot read images of shape \(2, 3, 32, 32\)",
+    softmax: "return plain logits",
+    random: "dropout",
+    no_bias: "no bias",
+    convolutional: "no linear layer",
+    twice: "does not run once",
+    broken: r"it fails: RuntimeError: no luck",
+    double: "no float32",
+}
+
+
+@pytest.mark.parametrize("factory", list(WRONG), ids=lambda factory: factory.__name__)
+def test_a_bad_factory_is_refused_before_anything_is_written(factory: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=WRONG[factory]) as refusal:
+        run(tiny("fedavg", model=factory), tmp_path / "run")
+    assert "\n" not in str(refusal.value).partition(": ")[0] and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [("resnet", "did you mean"), ("no.such:thing", "cannot be imported"), ("pfeddsh.rng:nothing", "cannot be imported"),
+     ("pfeddsh.rng:np", "is a module"), ("nowhere.py:net", "no file"), ("my.net", "package.module:factory")],
+)  # fmt: skip
+def test_a_factory_that_cannot_be_found(spec: str, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        registry.create(spec, 10, SHAPE)
+
+
+def test_lambdas_have_no_name_others_could_find_them_by() -> None:
+    with pytest.raises(UserError, match="name of its own"):
+        tiny("fedavg", model=lambda classes, shape: net(classes, shape))
+
+
+def test_what_others_send_is_a_name_only() -> None:
+    registry.create("resnet8", 10, SHAPE, named_only=True)
+    with pytest.raises(UserError, match="code by reference"):
+        registry.create("os:system", 10, SHAPE, named_only=True)
+
+
+def test_a_module_with_oddities() -> None:
+    model = registry.create(f"{__name__}:Late", 10, SHAPE)
+    assert model.norms == (3,) and list(model.shapes)[-2:] == ["head.weight", "head.bias"]
+    theta = model.init(torch.Generator().manual_seed(0))
+    images = torch.randn(6, *SHAPE, generator=torch.Generator().manual_seed(1))
+    trainer = model.trainer()
+    trainer.forward(theta, images)
+    gradient = trainer.backward(torch.randn(6, 10))
+    assert not gradient[model.slices["frozen.weight"]].any() and gradient[model.slices["conv.weight"]].any()
+    statistics = model.calibrate(theta, images)
+    torch.testing.assert_close(split_statistics(model, statistics)[0][0], images.mean((0, 2, 3)))
+    with torch.no_grad():
+        torch.testing.assert_close(model.module(theta, statistics)(images), model.forward(theta, images, statistics))
+    again = registry.create(f"{__name__}:Late", 10, SHAPE)
+    assert torch.equal(again.forward(theta, images, statistics), model.forward(theta, images, statistics))
+
+
+def test_a_factory_in_a_file_runs_on_the_pool(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        textwrap.dedent("""
+        from torch import nn
+        def mine(classes, shape):
+            return nn.Sequential(nn.Conv2d(shape[0], 4, 5, stride=4), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
+                                 nn.Linear(196, classes))
+        """)
+    )
+    spec, small = f"{tmp_path / 'mine.py'}:mine", {"rounds_first": 2, "rounds_later": 1}
+    serial, pool = (
+        run(tiny("fedper", model=spec, engine=engine, **small), tmp_path / engine) for engine in ("serial", "pool")
+    )
+    assert serial["acc"] == pool["acc"] and serial["protocol"]["model"] == spec
+
+
+def test_what_a_script_defines_is_found_by_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(net, "__module__", "__main__")
+    monkeypatch.setattr(main, "__file__", "/somewhere/script.py", raising=False)
+    assert tiny("fedavg", model=net).model == "/somewhere/script.py:net"
+    monkeypatch.delattr(main, "__file__")
+    assert tiny("fedavg", model=net).model == "__main__:net"
+
+
+def test_pretrained_weights(tmp_path: Path) -> None:
+    fresh = Task.create(10, 0, "resnet8", SHAPE)
+    other = fresh.model.init(torch.Generator().manual_seed(5))
+    state = fresh.model.module(other, torch.ones(672)).state_dict()
+    save_file(state, tmp_path / "all.safetensors")
+    assert torch.equal(Task.create(10, 0, "resnet8", SHAPE, tmp_path / "all.safetensors").theta0, other)
+    with pytest.warns(UserWarning, match="last layer begins anew"):
+        task = Task.create(7, 0, "resnet8", SHAPE, tmp_path / "all.safetensors")
+    assert torch.equal(task.theta0[task.model.body], other[fresh.model.body])
+    save_file({k: v for k, v in state.items() if "head" not in k}, tmp_path / "body.safetensors")
+    with pytest.warns(UserWarning, match=r"head\.bias, head\.weight"):
+        task = Task.create(10, 0, "resnet8", SHAPE, tmp_path / "body.safetensors")
+    assert torch.equal(task.theta0, torch.cat([other[fresh.model.body], fresh.theta0[fresh.model.head]]))
+    name = "blocks.0.conv1.weight"
+    bad = {
+        "missing": {k: v for k, v in state.items() if k != name},
+        "has no extra": {**state, "extra": torch.zeros(1)},
+        "has shape": {**state, name: state[name][:1].clone()},
+        "finite": {**state, name: state[name] * torch.nan},
+    }
+    for why, content in bad.items():
+        save_file(content, tmp_path / "bad.safetensors")
+        with pytest.raises(UserError, match=why):
+            Task.create(10, 0, "resnet8", SHAPE, tmp_path / "bad.safetensors")
+    (tmp_path / "bad.safetensors").write_text("nothing")
+    for path in ("bad.safetensors", "none.safetensors"):
+        with pytest.raises(UserError, match="init"):
+            run(tiny("fedavg", model="resnet8", init=tmp_path / path), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_network_or_another_start_is_another_run(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    (tmp_path / "b").write_bytes(b"b")
+    found = [registry.identity(*which) for which in (("mlp", None), ("mlp", tmp_path / "a"), ("mlp", tmp_path / "b"),
+             ("lenet", None), ("lenet", tmp_path / "a"), (f"{__name__}:net", None))]  # fmt: skip
+    assert len(set(found)) == 6 and found[3] is None
