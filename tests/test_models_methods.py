@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same_bits, final_tensors
-from pfeddsh.results.checkpoint import Checkpoints
 from torch.overrides import TorchFunctionMode
 
 from pfeddsh.config import build
@@ -19,6 +18,7 @@ from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import run
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.methods import registry
+from pfeddsh.storage.checkpoint import Checkpoints
 
 SMALL = {"hidden": 16, "images": 24, "iterations": 2, "codes": 8, "pool": 8}
 REFUSED = {

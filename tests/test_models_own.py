@@ -104,8 +104,9 @@ def test_a_bad_factory_is_refused_before_anything_is_written(factory: Any, tmp_p
 
 @pytest.mark.parametrize(
     ("spec", "why"),
-    [("resnet", "did you mean"), ("no.such:thing", "cannot be imported"), ("pfeddsh.rng:nothing", "cannot be imported"),
-     ("pfeddsh.rng:np", "is a module"), ("nowhere.py:net", "no file"), ("my.net", "package.module:factory")],
+    [("resnet", "did you mean"), ("no.such:thing", "there is no module no"),
+     ("pfeddsh.rng:nothing", "unknown name 'nothing'"), ("pfeddsh.rng:np", "is a module"),
+     ("nowhere.py:net", "no file"), ("my.net", "package.module:factory")],
 )  # fmt: skip
 def test_a_factory_that_cannot_be_found(spec: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
@@ -113,7 +114,7 @@ def test_a_factory_that_cannot_be_found(spec: str, why: str) -> None:
 
 
 def test_lambdas_have_no_name_others_could_find_them_by() -> None:
-    with pytest.raises(UserError, match="name of its own"):
+    with pytest.raises(UserError, match="define it at the top of a module"):
         tiny("fedavg", model=lambda classes, shape: net(classes, shape))
 
 
@@ -162,7 +163,9 @@ def test_what_a_script_defines_is_found_by_its_file(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(main, "__file__", "/somewhere/script.py", raising=False)
     assert tiny("fedavg", model=net).model == "/somewhere/script.py:net"
     monkeypatch.delattr(main, "__file__")
-    assert tiny("fedavg", model=net).model == "__main__:net"
+    assert tiny("fedavg", model=net, engine="serial").model == "__main__:net"
+    with pytest.raises(UserError, match="which other processes cannot import"):
+        tiny("fedavg", model=net, engine="pool")
 
 
 def test_pretrained_weights(tmp_path: Path) -> None:

@@ -112,25 +112,38 @@ def test_a_site_imports_nothing_that_it_was_not_told_to_allow(folder):
     assert "mymethod" not in sys.modules
 
 
-def test_a_class_of_the_running_script_works_in_serial_and_says_what_to_do_for_a_pool(folder):
-    script = (
-        (folder / "mymethod.py").read_text()
-        + """
-import sys, pfeddsh
-small = {"schedule": "4", "rounds_first": 1, "sample_fraction": 0.5}
-print(pfeddsh.run(pfeddsh.Config(method=FedPer, engine="serial", **small), "out")["method"])
-try:
-    pfeddsh.Config(method=FedPer, **small)
-except pfeddsh.UserError as error:
-    print(error)
-"""
-    )
-    (folder / "script.py").write_text(script)
-    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=True)
-    assert "__main__:FedPer" in done.stdout
-    assert "name it mine:FedPer, or use engine='serial'" in done.stdout
+TINY = {"schedule": "4", "rounds_first": 1, "sample_fraction": 0.5, "workers": 1}
+
+
+def script(folder, *lines):
+    """Run a script that defines the method itself, then these lines."""
+    (folder / "script.py").write_text("\n".join([(folder / "mymethod.py").read_text(), "import pfeddsh", *lines]))
+    return subprocess.run([sys.executable, "script.py"], capture_output=True, text=True)
+
+
+def test_a_class_of_the_running_script_runs_on_a_pool_and_resumes(folder):
+    start = f'    print(pfeddsh.run(pfeddsh.Config(method=FedPer, **{TINY}), "out")["method"])'
+    done = script(folder, "if __name__ == '__main__':", start)
+    assert done.stdout.strip() == f"{folder.resolve() / 'script.py'}:FedPer", done.stderr
+    before = json.loads((folder / "out" / "results.json").read_text())["acc"]
     (folder / "out" / "results.json").unlink()
-    assert "is of a script or notebook" in command("resume", "out", code=2)
+    command("resume", "out")
+    assert json.loads((folder / "out" / "results.json").read_text())["acc"] == before
+
+
+def test_a_script_that_would_start_its_run_in_every_worker_is_told_so(folder):
+    done = script(folder, f'pfeddsh.run(pfeddsh.Config(method=FedPer, **{TINY}), "out")')
+    assert done.returncode != 0
+    assert "script.py starts a run when it is imported; put that below `if __name__ == '__main__':`" in done.stderr
+
+
+def test_a_class_of_a_notebook_needs_the_serial_engine(monkeypatch):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    made = type("Mine", (registry.find("fedper").method,), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", made, raising=False)
+    assert pfeddsh.Config(method=made, engine="serial").method == "__main__:Mine"
+    with pytest.raises(UserError, match=r"name it mine:Mine, or use engine='serial'"):
+        pfeddsh.Config(method=made)
 
 
 def test_in_python_a_class_stands_for_its_name(folder):

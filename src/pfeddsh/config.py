@@ -102,11 +102,7 @@ class Config(BaseModel):
     @classmethod
     def _referred_to(cls, value: Any) -> Any:
         """A factory is kept as a reference to it: workers, and who resumes the run, must find it too."""
-        if not callable(value):
-            return value
-        from pfeddsh.models.registry import reference
-
-        return reference(value)
+        return plugins.reference(value) if callable(value) else value
 
     @model_validator(mode="before")
     @classmethod
@@ -137,10 +133,9 @@ class Config(BaseModel):
             raise UserError("order: only clients that the data name can be ordered; set partition = natural")
         if self.evidence == "held-out" and self.hold_out == 0:
             raise UserError("evidence = held-out: no images are set aside; say how many, for instance hold_out = 0.1")
-        if self.engine == "pool" and self.method.startswith(f"{plugins.MAIN}:"):
-            name = self.method.partition(":")[2]
-            where = "the script or notebook that is running, which worker processes cannot import"
-            raise UserError(f"{name} is of {where}; {plugins.ADVICE.format(name=name)}, or use engine='serial'")
+        if self.engine == "pool":
+            plugins.importable_elsewhere(self.method)
+            plugins.importable_elsewhere(self.model)
         if self.later == "frozen-head" and registry.find(self.method).method.whole_only:
             raise UserError(f"later = frozen-head: {self.method} has a training of its own, of the whole model")
         if self.options.get("finetune") and self.existing == "follow":

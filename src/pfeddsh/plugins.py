@@ -1,7 +1,7 @@
 """Parts of one's own, by name: `package.module:name`, `file.py:name`, or an entry point of an installed package.
 
-Every process that needs such a part imports it by that name, so it must live in a module. One that is defined in
-`__main__`, a script or a notebook, exists in that process alone.
+Every process that needs such a part imports it by that name, so it must live in a module or a script. One that is
+defined in a notebook exists in that process alone.
 """
 
 import hashlib
@@ -35,11 +35,26 @@ def file_name(name: str) -> str:
 
 
 def reference(part: Any) -> str:
-    """The name under which other processes find this class or function."""
-    name = part.__qualname__
+    """The name under which other processes find this class or function; a script's is found by the script's file."""
+    name = getattr(part, "__qualname__", "<unnamed>")
     if "<" in name:
-        raise UserError(f"{name} cannot be found by its name; define it at the top of a module")
-    return f"{part.__module__}:{name}"
+        raise UserError(f"{name} cannot be found by its name; define it at the top of a module, as a function or class")
+    script = _script() if part.__module__ == MAIN else None
+    return f"{script or part.__module__}:{name}"
+
+
+def _script() -> Path | None:
+    """The file that is running as a script, if any."""
+    file = getattr(sys.modules[MAIN], "__file__", None)
+    return None if file is None else Path(file).resolve()
+
+
+def importable_elsewhere(name: str) -> None:
+    """Raise unless processes other than this one can import the part."""
+    module, _, attribute = name.rpartition(":")
+    if module == MAIN:
+        where = "the notebook or session that is running, which other processes cannot import"
+        raise UserError(f"{attribute} is of {where}; {ADVICE.format(name=attribute)}, or use engine='serial'")
 
 
 def load(kind: str, name: str) -> Any:
@@ -59,26 +74,40 @@ def load(kind: str, name: str) -> Any:
         if not hasattr(found, part):
             if module == MAIN:
                 advice = ADVICE.format(name=attribute)
-                raise UserError(f"{kind} {name} is of a script or notebook, which this process cannot import; {advice}")
+                raise UserError(f"{kind} {name} is of a notebook, which this process cannot import; {advice}")
             public = [given for given in vars(found) if not given.startswith("_")]
             raise UserError(f"{kind} {name}: {unknown('name', part, public)} (in {module})")
         found = getattr(found, part)
     return found
 
 
+_files: list[Path] = []  # that are being imported now
+
+
 def _import_file(path: Path) -> ModuleType:
-    """A module of this file alone, under a name that is the same in every process."""
+    """A module of this file alone, under a name that is the same in every process; the script that runs is itself."""
+    if path == _script():
+        return sys.modules[MAIN]
     name = f"pfeddsh_own_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if name not in sys.modules:
         found = spec_from_file_location(name, path)
         assert found is not None and found.loader is not None
         sys.modules[name] = module = module_from_spec(found)
+        _files.append(path)
         try:
             found.loader.exec_module(module)
         except BaseException:
             del sys.modules[name]
             raise
+        finally:
+            _files.pop()
     return sys.modules[name]
+
+
+def not_while_importing() -> None:
+    """Raise if a script that is imported for what it defines starts a run: every worker of that run would, too."""
+    if _files:
+        raise UserError(f"{_files[-1]} starts a run when it is imported; put that below `if __name__ == '__main__':`")
 
 
 def offered(group: str) -> dict[str, EntryPoint]:

@@ -15,6 +15,7 @@ from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.observers import EventLog, Observer
 from pfeddsh.federation.workbench import Workbench
+from pfeddsh.plugins import not_while_importing
 from pfeddsh.storage import controls
 from pfeddsh.storage.checkpoint import Checkpoints
 from pfeddsh.storage.files import locked, write_text
@@ -23,6 +24,7 @@ from pfeddsh.values import read
 
 def run(config: Config, out: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
     """Run a configuration into a new folder and return the content of its results.json."""
+    not_while_importing()
     bench = Workbench(config)  # before anything is written: a mistake in the configuration leaves no trace
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):

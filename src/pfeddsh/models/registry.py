@@ -6,16 +6,13 @@ whose arithmetic is written by hand. To ship one more network, add a file to `zo
 
 import hashlib
 import importlib
-import importlib.util
 import inspect
-import os
-import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
+from pfeddsh import plugins
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.models import zoo
 from pfeddsh.models.base import Model, Shape
@@ -38,7 +35,7 @@ def shipped() -> dict[str, Factory]:
 
 def names() -> list[str]:
     """All that are known by a name here."""
-    return sorted({*shipped(), *(point.name for point in entry_points(group=GROUP))})
+    return sorted({*shipped(), *plugins.offered(GROUP)})
 
 
 def find(spec: str, named_only: bool = False) -> Factory:
@@ -46,72 +43,23 @@ def find(spec: str, named_only: bool = False) -> Factory:
 
     `named_only` refuses what is not installed under a name: for a specification that somebody else sent.
     """
-    if ":" in spec:
+    if plugins.is_reference(spec):
         if named_only:
             raise UserError(
                 f"model '{spec}' is code by reference; only names are taken from others (entry point {GROUP})"
             )
-        return _by_reference(spec)
-    if (factory := shipped().get(spec)) is not None:
-        return factory
-    for point in entry_points(group=GROUP):
-        if point.name == spec:
-            loaded: Factory = point.load()
-            return loaded
-    hint = "" if "." not in spec else "; your own is written package.module:factory"
-    raise UserError(f"{unknown('model', spec, names())}{hint}")
-
-
-def _by_reference(spec: str) -> Factory:
-    place, _, name = spec.rpartition(":")
-    try:
-        module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
-        factory: Any = module
-        for part in name.split("."):
-            factory = getattr(factory, part)
-    except UserError:
-        raise
-    except Exception as error:  # whatever the user's module raises while it is imported
-        hint = "; a notebook's own needs engine=serial, or a file" if place == "__main__" else ""
-        raise UserError(f"model '{spec}' cannot be imported: {type(error).__name__}: {error}{hint}") from error
-    if not callable(factory):
-        raise UserError(
-            f"model '{spec}' is a {type(factory).__name__}, expected a function or class that makes a module"
-        )
-    made: Factory = factory
+        found = plugins.load("model", spec)
+    elif (factory := shipped().get(spec)) is not None:
+        found = factory
+    elif (offer := plugins.offered(GROUP).get(spec)) is not None:
+        found = plugins.load_offered("model", offer)
+    else:
+        hint = "" if "." not in spec else "; your own is written package.module:factory"
+        raise UserError(f"{unknown('model', spec, names())}{hint}")
+    if not callable(found):
+        raise UserError(f"model '{spec}' is a {type(found).__name__}, expected a function or class that makes a module")
+    made: Factory = found
     return made
-
-
-def _from_package(place: str) -> Any:
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)  # as `python script.py` and `python -m` would have it
-    return importlib.import_module(place)
-
-
-def _from_file(path: Path) -> Any:
-    if not path.exists():
-        raise UserError(f"model: there is no file {path}")
-    name = f"pfeddsh_model_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
-    if name not in sys.modules:
-        found = importlib.util.spec_from_file_location(name, path)
-        assert found is not None and found.loader is not None
-        sys.modules[name] = module = importlib.util.module_from_spec(found)
-        try:
-            found.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
-
-
-def reference(factory: Factory) -> str:
-    """How another process finds this object; what a script defines is found by the script's file."""
-    name, place = getattr(factory, "__qualname__", ""), getattr(factory, "__module__", "")
-    if not name or "<" in name:
-        raise UserError("model: give a function or class that has a name of its own, not a lambda or a local function")
-    if place == "__main__" and (file := getattr(sys.modules["__main__"], "__file__", None)):
-        place = str(Path(file).resolve())
-    return f"{place}:{name}"
 
 
 def create(spec: str, classes: int, shape: Sequence[int] | None = None, named_only: bool = False) -> Model:
