@@ -52,7 +52,7 @@ def config(method: str, **changes: Any) -> Any:
 @pytest.fixture
 def data(monkeypatch: pytest.MonkeyPatch) -> Any:
     def use(shape: tuple[int, ...]) -> None:
-        monkeypatch.setattr(workbench, "load", lambda *_: blobs(shape))
+        monkeypatch.setattr(workbench, "load", lambda *_, **__: blobs(shape))
 
     return use
 

@@ -1,5 +1,6 @@
 """A network of one's own: how it is found, what is refused, and that nothing is written then."""
 
+import math
 import sys
 import textwrap
 from pathlib import Path
@@ -57,11 +58,11 @@ def softmax(classes: int, shape: tuple[int, int, int]) -> nn.Module:
 
 
 def random(classes: int, shape: tuple[int, int, int]) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(3072, classes))
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(math.prod(shape), classes))
 
 
 def no_bias(classes: int, shape: tuple[int, int, int]) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(3072, classes, bias=False))
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes, bias=False))
 
 
 def convolutional(classes: int, shape: tuple[int, int, int]) -> nn.Module:
@@ -69,7 +70,7 @@ def convolutional(classes: int, shape: tuple[int, int, int]) -> nn.Module:
 
 
 def twice(classes: int, shape: tuple[int, int, int]) -> nn.Module:
-    norm = nn.BatchNorm2d(3)
+    norm = nn.BatchNorm2d(shape[0])
     return nn.Sequential(norm, norm, net(classes, shape))
 
 
@@ -84,7 +85,7 @@ def double(classes: int, shape: tuple[int, int, int]) -> nn.Module:
 WRONG = {
     lists: "gives a list, expected a torch.nn.Module",
     many: r"gives 11 numbers, not 10",
-    other_input: r"cannot read images of shape \(2, 3, 32, 32\)",
+    other_input: r"cannot read images of shape \(2, 1, 8, 8\)",
     softmax: "return plain logits",
     random: "dropout",
     no_bias: "no bias",
@@ -147,7 +148,7 @@ def test_a_factory_in_a_file_runs_on_the_pool(tmp_path: Path) -> None:
         from torch import nn
         def mine(classes, shape):
             return nn.Sequential(nn.Conv2d(shape[0], 4, 5, stride=4), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
-                                 nn.Linear(196, classes))
+                                 nn.Linear(4, classes))
         """)
     )
     spec, small = f"{tmp_path / 'mine.py'}:mine", {"rounds_first": 2, "rounds_later": 1}
