@@ -1,5 +1,6 @@
 """Every method on networks other than LeNet: it runs, or says in one line why not."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread, resume, run
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.methods import registry
+from pfeddsh.replay import INVERSIONS
 from pfeddsh.results.checkpoint import Checkpoints
 
 SMALL = {"hidden": 16, "images": 24, "iterations": 2, "codes": 8, "pool": 8}
@@ -47,6 +49,12 @@ def config(method: str, **changes: Any) -> Any:
     options = {name: value for name, value in SMALL.items() if name in known} | changes.pop("options", {})
     protocol = {"schedule": "4+2", "rounds_first": 2, "rounds_later": 2, "sample_fraction": 0.5, "alpha": 1.0}
     return build({"method": method, "engine": "serial", "lr": 0.05, "options": options, **protocol, **changes})
+
+
+@pytest.fixture(autouse=True)
+def short_inversions(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = replace(INVERSIONS["ours"], images=SMALL["images"], iterations=SMALL["iterations"])
+    monkeypatch.setitem(INVERSIONS, "ours", few)
 
 
 @pytest.fixture
