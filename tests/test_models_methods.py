@@ -1,5 +1,6 @@
 """Every method on networks other than LeNet: it runs, or says in one line why not."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from pfeddsh.errors import UserError
 from pfeddsh.federation import workbench
 from pfeddsh.federation.engines import Serial
 from pfeddsh.federation.loop import Federation
-from pfeddsh.federation.run import run
+from pfeddsh.federation.run import one_thread, resume, run
 from pfeddsh.federation.workbench import Workbench
+from pfeddsh.mechanisms.replay import INVERSIONS
 from pfeddsh.methods import registry
 from pfeddsh.storage.checkpoint import Checkpoints
 
@@ -49,6 +51,12 @@ def config(method: str, **changes: Any) -> Any:
     return build({"method": method, "engine": "serial", "lr": 0.05, "options": options, **protocol, **changes})
 
 
+@pytest.fixture(autouse=True)
+def short_inversions(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = replace(INVERSIONS["ours"], images=SMALL["images"], iterations=SMALL["iterations"])
+    monkeypatch.setitem(INVERSIONS, "ours", few)
+
+
 @pytest.fixture
 def data(monkeypatch: pytest.MonkeyPatch) -> Any:
     def use(shape: tuple[int, ...]) -> None:
@@ -67,7 +75,7 @@ def test_every_method_runs_or_says_why_not(method: str, model: str, shape: tuple
         assert not (tmp_path / "run").exists()
         return
     results = run(config(method, model=model), tmp_path / "run")
-    assert results["acc_end_mean"] > 20
+    assert None not in results["acc"][-1] and None not in results["local"]
     assert results["refused"] == {"uploads": 0, "clients": {}}
     for name, tensor in final_tensors(tmp_path / "run").items():
         assert tensor.isfinite().all(), name
@@ -106,16 +114,18 @@ def test_serial_and_pool_and_resumed_runs_of_a_module_agree_to_the_bit(method: s
     pool = run(config(method, **few | plain, engine="pool"), tmp_path / "pool")
     assert serial["acc"] == pool["acc"] and serial["local"] == pool["local"]
     assert_same_bits(final_tensors(tmp_path / "serial"), final_tensors(tmp_path / "pool"))
-    stopped = tmp_path / "stopped"
-    (stopped / "state").mkdir(parents=True)
-    again = config(method, **few | plain)
-    (stopped / "config.toml").write_text(again.toml())
-    for file in (tmp_path / "serial" / "state").iterdir():
-        if "2-0" in file.name or file.name.startswith("journal"):
-            (stopped / "state" / file.name).write_bytes(file.read_bytes())
-    bench = Workbench(again)
-    Federation(bench, Serial(bench), Checkpoints(stopped / "state"), []).train()
-    assert_same_bits(final_tensors(tmp_path / "serial"), final_tensors(stopped))
+    with pytest.raises(KeyboardInterrupt):
+        run(config(method, **few | plain), tmp_path / "stopped", [Interrupt()])
+    assert resume(tmp_path / "stopped")["acc"] == serial["acc"]
+    assert_same_bits(final_tensors(tmp_path / "serial"), final_tensors(tmp_path / "stopped"))
+
+
+class Interrupt:
+    """Ctrl-C in the second round."""
+
+    def event(self, kind: str, facts: dict[str, Any]) -> None:
+        if kind == "round" and facts["round"] == 1:
+            raise KeyboardInterrupt
 
 
 def _npz(folder: Path) -> Path:
@@ -156,6 +166,7 @@ def test_clients_make_tensors_from_tensors_alone(method: str, model: str, data: 
             return ordinary(self, call)
 
     monkeypatch.setattr(Workbench, "run", watched)
-    Federation(bench, Serial(bench), Checkpoints(tmp_path / "state"), []).train()
+    with one_thread():
+        Federation(bench, Serial(bench), Checkpoints(tmp_path / "state"), []).train()
     with pytest.raises(AssertionError, match="on the CPU"), NoBareFactories():
         torch.zeros(1)

@@ -7,6 +7,7 @@ an input end, each an index into the channels or one of two markers for ends tha
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -50,5 +51,5 @@ class Channels:
     @cached_property
     def layers(self) -> dict[str, slice]:
         """Where the channels of each layer lie among all."""
-        stops = torch.tensor(list(self.widths.values())).cumsum(0).tolist()
+        stops = accumulate(self.widths.values())
         return {name: slice(stop - self.widths[name], stop) for name, stop in zip(self.widths, stops, strict=True)}

@@ -8,6 +8,7 @@ never used. Its affine parameters are weights like all others. Gradients are aut
 import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +52,7 @@ class ModuleModel:
 
     @cached_property
     def slices(self) -> dict[str, slice]:
-        stops = torch.tensor(self._sizes).cumsum(0).tolist()
+        stops = accumulate(self._sizes)
         return {name: slice(stop - n, stop) for name, stop, n in zip(self.shapes, stops, self._sizes, strict=True)}
 
     @property
