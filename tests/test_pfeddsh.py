@@ -112,9 +112,10 @@ def test_an_accepting_client_is_served_exactly_its_version_and_its_deviation(mon
         assert torch.equal(model.prior, own_prior(data.train[1], 10))
         plain = method.model.forward(model.theta, data.test[0], model.statistics)
         assert torch.equal(method.logits(model, data.test[0], None), plain + model.prior)
+    halfway = common.blend(state["common/3"], state["trained/3"], 0.5)
     for client in federation.plan.batch(3):
         memory = federation.memories[client]
-        assert torch.equal(memory["kept"], state["trained/3"] + memory.tensors.get("deviation", 0))
+        assert torch.equal(memory["kept"], halfway + memory.tensors.get("deviation", 0))
 
 
 def test_a_prior_on_the_logits_is_one_in_the_output_bias():
@@ -167,6 +168,13 @@ class TestShare:
         state = watched().state
         expected = state["common/2"] + 0.2 * (state["trained/3"] - state["common/2"])  # 2 of 10
         assert torch.allclose(state["common/3"], expected, atol=1e-7)
+
+
+@pytest.mark.parametrize(("share", "version"), [(0.0, "common/3"), (1.0, "trained/3")])
+def test_newcomers_are_served_between_the_version_and_what_their_step_trained(tmp_path, share, version):
+    federation = watch(tiny("pfeddsh", options={"newcomer_share": share, "rate": 0.0}), tmp_path)
+    for client in federation.plan.batch(3):
+        assert torch.equal(federation.memories[client]["kept"], federation.state[version])
 
 
 def test_a_common_model_alone_with_everything_new_is_prior_aware_fedavg(tmp_path):

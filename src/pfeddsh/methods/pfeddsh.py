@@ -24,6 +24,8 @@ from pfeddsh.messages import Compute, Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Options, PriorAware, Task, Visit, pooled
 from pfeddsh.models.parts import Personal, added, part
 
+AT_THE_END = ("share", "newcomer_share", "replay", "replay_first")  # of steps: what rounds do not depend on
+
 
 class AroundCommon(PriorAware):
     """What forms of pFedDSH around a common model share."""
@@ -39,6 +41,9 @@ class AroundCommon(PriorAware):
         le=1,
         description="of what a later step changes in the common model, how much existing clients are offered; none: "
         "the newcomers' share of all clients",
+    )
+    newcomer_share: float = Field(
+        0.5, ge=0, le=1, description="the same for the step's newcomers: how far beyond that version theirs lies"
     )
     histogram: bool = Field(True, description="clients tell their label histogram: output rows are weighted by it")
     rounding: float = Field(0.0, ge=0, description="step to which a client rounds its histogram")
@@ -77,7 +82,7 @@ class PFedDSH(Method):
     @classmethod
     def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """How versions are blended and what is replayed acts at the end of steps."""
-        return {name: value for name, value in options.items() if name not in ("share", "replay", "replay_first")}
+        return {name: value for name, value in options.items() if name not in AT_THE_END}
 
     # On the server
 
@@ -119,7 +124,7 @@ class PFedDSH(Method):
         state.facts["round"] += 1
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
-        """The step's version: newcomers are served what their step trained, the others a blend of old and new."""
+        """The step's version is a blend of old and new; that of newcomers lies nearer to what they trained."""
         step, newcomers = state.facts["step"], len(state.facts["newcomers"])
         share = self.settings.share if self.settings.share is not None else newcomers / max(1, state.facts["clients"])
         trained = state["common"]
@@ -154,12 +159,13 @@ class PFedDSH(Method):
         return {}
 
     def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
-        """The newest version; newcomers of the last step have the one their step trained."""
+        """The newest version; for newcomers of the last step it leans to what their step trained."""
         step, newcomers = state.facts["step"], set(state.facts["newcomers"])
         newest = step if f"common/{step}" in state else step - 1
-        fresh = self.models(
-            state, [k for k in clients if k in newcomers], state.tensors.get(f"trained/{step}", state["common"])
-        )
+        theirs = state["common"]
+        if f"trained/{step}" in state:
+            theirs = common.blend(state[f"common/{step}"], state[f"trained/{step}"], self.settings.newcomer_share)
+        fresh = self.models(state, [k for k in clients if k in newcomers], theirs)
         others = [k for k in clients if k not in newcomers]
         served = fresh | (self.models(state, others, state[f"common/{newest}"]) if others else {})
         for message in served.values():
