@@ -21,6 +21,7 @@ from pfeddsh.live.export import export
 from pfeddsh.live.model import read_model
 from pfeddsh.live.predict import find_images, predict
 from pfeddsh.messages import Record
+from pfeddsh.models import registry
 from pfeddsh.models.lenet import GATES, LeNet
 from pfeddsh.results.files import write_record
 
@@ -213,3 +214,35 @@ def test_the_command_line_exports_and_predicts(tmp_path: Path) -> None:
     assert code == 1 and wrong.keys() == {"image", "error"}
     code, output, _ = said("export", tmp_path / "home", "--out", tmp_path / "out")
     assert code == 0 and (tmp_path / "out" / "model.py").exists() and "weights.safetensors" in output
+
+
+@pytest.mark.parametrize(("name", "shape"), [("resnet8", (3, 16, 16)), ("convnet", (1, 28, 28)), ("mlp", (7, 1, 1))])
+def test_other_networks_leave_with_their_own_source(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
+    """The exported folder needs nothing of this package, and the graph computes the same."""
+    home, generator = tmp_path / "home", torch.Generator().manual_seed(7)
+    home.mkdir()
+    network = registry.create(name, len(NAMES), shape)
+    theta, batch = network.init(generator), torch.randn(9, *shape, generator=generator)
+    tensors = {"theta": theta, "statistics": network.calibrate(theta, batch)}
+    channels = {"mean": [0.5] * shape[0], "std": [0.25] * shape[0]}
+    facts = {"classes": list(NAMES), "model": name, "shape": list(shape), **channels}
+    write_record(home / "model.safetensors", Record(tensors, facts))
+    export(home, tmp_path / "out")
+    for file in ("model.py", "network.py"):
+        assert "pfeddsh" not in (tmp_path / "out" / file).read_text()
+    served = network.forward(theta, batch, tensors["statistics"])
+    with torch.no_grad():
+        torch.testing.assert_close(imported(tmp_path / "out").load(tmp_path / "out")(batch), served)
+    onnx = pytest.importorskip("onnx", reason="needs pfeddsh[onnx]")
+    from onnx.reference import ReferenceEvaluator
+
+    export(home, tmp_path / "out", onnx=True)
+    graph = onnx.load(tmp_path / "out" / "model.onnx")
+    (found,) = ReferenceEvaluator(graph).run(None, {"images": batch.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), served, rtol=1e-4, atol=1e-4)
+
+
+def test_a_models_file_names_no_code(tmp_path: Path) -> None:
+    site(tmp_path / "home", model="os:system", shape=[3, 32, 32])
+    with pytest.raises(UserError, match="code by reference"):
+        read_model(tmp_path / "home")
