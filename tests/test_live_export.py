@@ -23,6 +23,7 @@ from pfeddsh.live.site.export import export
 from pfeddsh.live.site.model import read_model
 from pfeddsh.live.site.predict import find_images, predict
 from pfeddsh.messages import Record
+from pfeddsh.models import registry
 from pfeddsh.models.lenet import GATES, LeNet
 from pfeddsh.storage.files import write_record
 
@@ -230,6 +231,38 @@ def test_an_exported_model_sees_images_as_the_site_does(tmp_path: Path, kind: st
     exif = Image.Exif()
     exif[0x0112] = 6 if kind == "turned" else 1
     made[kind].save(tmp_path / "image.png", exif=exif)
-    (tmp_path / "model.json").write_text(json.dumps({"mean": [0.0] * 3, "std": [1.0] * 3}))
+    (tmp_path / "model.json").write_text(json.dumps({"mean": [0.0] * 3, "std": [1.0] * 3, "shape": [3, 32, 32]}))
     expected = torch.from_numpy(decode((tmp_path / "image.png").read_bytes(), Fit((3, 32, 32)))[0].copy()) / 255
     assert torch.equal(exported.prepare(tmp_path / "image.png", tmp_path)[0], expected)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("resnet8", (3, 16, 16)), ("convnet", (1, 28, 28)), ("mlp", (7, 1, 1))])
+def test_other_networks_leave_with_their_own_source(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
+    """The exported folder needs nothing of this package, and the graph computes the same."""
+    home, generator = tmp_path / "home", torch.Generator().manual_seed(7)
+    home.mkdir()
+    network = registry.create(name, len(NAMES), shape)
+    theta, batch = network.init(generator), torch.randn(9, *shape, generator=generator)
+    tensors = {"theta": theta, "statistics": network.calibrate(theta, batch)}
+    channels = {"mean": [0.5] * shape[0], "std": [0.25] * shape[0]}
+    facts = {"classes": list(NAMES), "model": name, "shape": list(shape), **channels}
+    write_record(home / "model.safetensors", Record(tensors, facts))
+    export(home, tmp_path / "out")
+    for file in ("model.py", "network.py"):
+        assert "pfeddsh" not in (tmp_path / "out" / file).read_text()
+    served = network.forward(theta, batch, tensors["statistics"])
+    with torch.no_grad():
+        torch.testing.assert_close(imported(tmp_path / "out").load(tmp_path / "out")(batch), served)
+    onnx = pytest.importorskip("onnx", reason="needs pfeddsh[onnx]")
+    from onnx.reference import ReferenceEvaluator
+
+    export(home, tmp_path / "out", onnx=True)
+    graph = onnx.load(tmp_path / "out" / "model.onnx")
+    (found,) = ReferenceEvaluator(graph).run(None, {"images": batch.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), served, rtol=1e-4, atol=1e-4)
+
+
+def test_a_models_file_names_no_code(tmp_path: Path) -> None:
+    site(tmp_path / "home", model="os:system", shape=[3, 32, 32])
+    with pytest.raises(UserError, match="code by reference"):
+        read_model(tmp_path / "home")

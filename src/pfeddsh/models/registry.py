@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -99,6 +100,11 @@ def identity(spec: str, init: Path | None) -> str | None:
     parts = [spec.encode()]
     if ":" in spec and (source := inspect.getsourcefile(find(spec))) is not None:
         parts.append(Path(source).read_bytes())
-    if init is not None:
-        parts.append(init.read_bytes())
+    if init is not None and init.exists():
+        parts.append(_content(init, init.stat().st_mtime_ns))
     return hashlib.sha256(b"\n".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+@cache
+def _content(path: Path, changed: int) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
