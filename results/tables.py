@@ -13,7 +13,7 @@ from pfeddsh.report.writers import markdown
 
 HERE = Path(__file__).parent
 PARTS = ("table1", "measures", "ablation", "sensitivity", "losses", "tests", "capacity", "latency", "payload")
-SCHEDULES = ("80+20", "80+4x5", "80+10x2")
+SCHEDULES = ("80+20", "80+4x5", "80+10x2", "20+80", "10+9x10")
 OTHERS = {"cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet"}
 NAMES = {
     "fedavg": "FedAvg", "fedper": "FedPer", "fedrep": "FedRep", "fedselect": "FedSelect", "pfedhn": "pFedHN",
