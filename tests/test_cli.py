@@ -116,7 +116,7 @@ def test_only_natural_clients_can_be_scheduled_without_counting(pfeddsh):
 
 
 def test_lenet_takes_one_size_alone(pfeddsh):
-    assert "image_size = 64: LeNet takes images of 32x32 alone" in refused(pfeddsh("run", "--set", "image_size=64"))
+    assert "image_size = 64: lenet takes images of 32x32 alone" in refused(pfeddsh("run", "--set", "image_size=64"))
 
 
 def test_data_show_draws_a_picture(pfeddsh, tmp_path):

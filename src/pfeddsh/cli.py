@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from pfeddsh.compare import cli as compare_cli
 from pfeddsh.config import build
@@ -147,7 +147,7 @@ def methods() -> None:
     """List the methods and their settings."""
     from pfeddsh.methods.registry import METHODS, find, offered
 
-    view = Table("method", "what it is", "settings (--set options.NAME=VALUE)")
+    view = Table(Column("method", no_wrap=True), "what it is", "settings (--set options.NAME=VALUE)")
     for name in [*METHODS, *offered()]:
         try:
             entry = find(name)
@@ -167,7 +167,7 @@ def models(
     """List the networks known by name, with their size; your own is given as package.module:factory."""
     from pfeddsh.models import registry
 
-    view = Table("model", "weights", "what it is")
+    view = Table(Column("model", no_wrap=True), "weights", "what it is")
     for name in registry.names():
         summary = (registry.find(name).__doc__ or "").strip().partition("\n")[0]
         try:

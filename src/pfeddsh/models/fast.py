@@ -9,9 +9,21 @@ increases in each channel, hence commutes with the maximum: it acts, like ReLU, 
 import torch
 from torch import Tensor
 
-from pfeddsh.models.lenet import CHANNELS, EPSILON, GATES, LeNet, split_gates
+from pfeddsh.models.base import Model
+
+EPSILON = 1e-5  # of the normalisation
+CHANNELS = (6, 16, 120, 84)  # of LeNet's layers, each with a gate
+GATES = sum(CHANNELS)
 
 _ops = torch.ops.aten
+
+
+def split_gates(gates: Tensor | None) -> tuple[Tensor | None, ...]:
+    return (None,) * 4 if gates is None else gates.split(CHANNELS)
+
+
+def _views(model: Model, vector: Tensor) -> dict[str, Tensor]:
+    return {name: vector[model.slices[name]].view(shape) for name, shape in model.shapes.items()}
 
 
 class _Convolution:
@@ -156,7 +168,7 @@ class Trainer:
     Gates must not be negative (the maximum commutes with them); at zero their gradient is the one from the right.
     """
 
-    def __init__(self, model: LeNet) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
         self._theta = torch.empty(0)  # the vector last trained, whose views are kept
 
@@ -164,13 +176,13 @@ class Trainer:
         if not len(self._theta) or (theta.dtype, theta.device) != (self._theta.dtype, self._theta.device):
             self.gradient = torch.zeros_like(theta)
             self.d_gates = theta.new_zeros(GATES)
-            self._g = self.model.views(self.gradient)
+            self._g = _views(self.model, self.gradient)
             self._dg = self.d_gates.split_with_sizes(CHANNELS)
             self._conv1 = _Convolution(6, 3, theta)
             self._conv2 = _Convolution(16, 6, theta)
             self._workspaces: dict[int, _Workspace] = {}
         self._theta = theta
-        self._p = self.model.views(theta)
+        self._p = _views(self.model, theta)
 
     @torch.no_grad()
     def forward(self, theta: Tensor, images: Tensor, gates: Tensor | None = None) -> Tensor:

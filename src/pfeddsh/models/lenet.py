@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -20,14 +19,9 @@ from pfeddsh.errors import UserError
 from pfeddsh.models import plain_lenet
 from pfeddsh.models.base import Seen, Shape, split_statistics
 from pfeddsh.models.channels import Channels, Ends
+from pfeddsh.models.fast import CHANNELS, EPSILON, GATES, Trainer, split_gates
 
-if TYPE_CHECKING:
-    from pfeddsh.models.fast import Trainer
-
-EPSILON = 1e-5  # of the normalisation
 SHAPE: Shape = (3, 32, 32)
-CHANNELS = (6, 16, 120, 84)
-GATES = sum(CHANNELS)
 STATISTICS = 2 * (6 + 16)
 BUDGETS: Mapping[str, float] = {"conv1": 1.0, "conv2": 1.0, "fc1": 0.7, "fc2": 0.7}
 
@@ -176,9 +170,7 @@ class LeNet:
         self.forward(theta, images, None, gates, seen)
         return torch.cat([part for pair in seen for part in pair])
 
-    def trainer(self) -> "Trainer":
-        from pfeddsh.models.fast import Trainer  # which is written for this class
-
+    def trainer(self) -> Trainer:
         return Trainer(self)
 
     def module(self, theta: Tensor, statistics: Tensor, gates: Tensor | None = None) -> nn.Module:
@@ -199,10 +191,6 @@ class LeNet:
         module = plain_lenet.LeNet(self.classes)
         module.load_state_dict(weights)
         return module.eval()
-
-
-def split_gates(gates: Tensor | None) -> tuple[Tensor | None, ...]:
-    return (None,) * 4 if gates is None else gates.split(CHANNELS)
 
 
 def _gated(x: Tensor, gate: Tensor | None) -> Tensor:
