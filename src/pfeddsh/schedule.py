@@ -14,6 +14,7 @@ from pfeddsh.errors import UserError
 from pfeddsh.rng import numpy_stream
 
 Sampling = Literal["random", "round-robin"]
+EVALUATION = 0.2  # of a client, in units of one visit for training: a rule of thumb for the time left
 
 
 def parse(text: str) -> tuple[int, ...]:
@@ -29,6 +30,20 @@ def parse(text: str) -> tuple[int, ...]:
             raise UserError(f"schedule '{text}': cannot read '{part}'; write for instance 80+20, 80+4x5 or 80+10x2")
         sizes += [int(match[2])] * int(match[1] or 1)
     return tuple(sizes)
+
+
+def parse_rounds(text: str | None) -> dict[str, int]:
+    """The rounds of the first and of each later step, as keys of a run.
+
+    >>> parse_rounds("60"), parse_rounds("200,100")
+    ({'rounds_first': 60, 'rounds_later': 60}, {'rounds_first': 200, 'rounds_later': 100})
+    """
+    if text is None:
+        return {}
+    match = re.fullmatch(r"\s*(\d+)\s*(?:,\s*(\d+)\s*)?", text)
+    if not match:
+        raise UserError(f"--rounds {text}: write one number, or two with a comma, such as 200,100")
+    return {"rounds_first": int(match[1]), "rounds_later": int(match[2] or match[1])}
 
 
 @dataclass(frozen=True)
@@ -89,6 +104,10 @@ class Schedule:
         """The rounds of its own step in which a client is sampled: what the local-only control repeats."""
         own = replace(self, everyone=False)
         return [r for r in range(self.rounds(step)) if client in own.cohort(step, r)]
+
+    def work(self, step: int) -> tuple[float, float]:
+        """What a step takes, in visits: its rounds together, and the evaluation of everyone after them."""
+        return self.rounds(step) * len(self.cohort(step, 0)), EVALUATION * len(self.onboarded(step))
 
     def rate(self, step: int, round: int) -> float:
         """Cosine decay from `lr` to 0 within a step, restarted at every step."""

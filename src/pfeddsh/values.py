@@ -9,6 +9,8 @@ from pydantic import BaseModel, ValidationError
 
 from pfeddsh.errors import UserError, unknown
 
+GROUPS = ("options", "privacy")  # keys that have keys of their own
+
 Checked = TypeVar("Checked", bound=BaseModel)
 
 
@@ -20,8 +22,19 @@ def checked(model: type[Checked], values: Mapping[str, Any], where: str, kind: s
     try:
         return model(**values)
     except ValidationError as error:
-        lines = [f"{'.'.join(str(part) for part in e['loc']) or 'value'}: {e['msg']}" for e in error.errors()]
-        raise UserError(f"{where}: " + "; ".join(lines)) from None
+        raise UserError(f"{where}: {explained(error)}") from None
+    except WrongValue as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+class WrongValue(UserError):
+    """A wrong value found by a model that explains its own mistakes; whoever read the values knows where they were."""
+
+
+def explained(error: ValidationError) -> str:
+    """Every wrong key with what is wrong about it, in one line."""
+    lines = [f"{'.'.join(str(part) for part in e['loc']) or 'value'}: {e['msg']}" for e in error.errors()]
+    return "; ".join(lines)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -37,7 +50,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """Apply `key=value` and `options.key=value` from the command line; values are TOML, bare words are strings."""
+    """Apply `key=value` and `group.key=value` from the command line; values are TOML, bare words are strings."""
     result = dict(values)
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -48,9 +61,9 @@ def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             value = text
         group, dot, name = key.strip().partition(".")
-        if dot and group == "options":
-            options = result.get("options", {})
-            result["options"] = {**options, name: value} if isinstance(options, dict) else options
+        if dot and group in GROUPS:
+            inner = result.get(group, {})
+            result[group] = {**inner, name: value} if isinstance(inner, dict) else inner
         else:
             result[key.strip()] = value
     return result

@@ -30,6 +30,18 @@ def mean(model: Model, deltas: Tensor, samples: Tensor, histograms: Tensor | Non
 def blend(before: Tensor, trained: Tensor, share: float) -> Tensor:
     """What existing clients are offered after a step: their version, moved by this share of what the step changed.
 
-    The newcomers' share of all clients averages over time as FedAvg averages over clients; its extremes are exact.
+    Its extremes are exact.
     """
     return trained.clone() if share == 1 else before + share * (trained - before)
+
+
+def share(newcomers: int, existing: int) -> float:
+    """How much of a step existing clients are offered: as much as there are newcomers for each of them, at most all.
+
+    Five newcomers beside eighty have seen too little to speak for everyone; once as many have come as there were, they
+    know the common task better than the version before them (results/trials.csv).
+
+    >>> share(5, 80), share(80, 20)
+    (0.0625, 1.0)
+    """
+    return min(1.0, newcomers / max(1, existing))

@@ -5,6 +5,8 @@ paper's (`run_literally`) fine-tunes every existing client. The heavy parts are 
 that run wherever there is a free core; their grouping does not depend on how many there are, so the bits do not either.
 """
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,8 +19,14 @@ from pfeddsh.rng import torch_stream
 CLASS = 8  # clients fine-tuned by one job
 
 
+class Draws(Protocol):
+    """The circumstances of a job, of which its randomness is a function."""
+
+    def generator(self, purpose: str) -> torch.Generator: ...
+
+
 class Consolidation:
-    """Data-free replay for one network."""
+    """Data-free replay for one network; the attribute `consolidation` of a method, by which its jobs are called."""
 
     def __init__(self, model: Model, inversion: replay.Inversion, seed: int) -> None:
         self.model, self.inversion, self.seed = model, inversion, seed
@@ -49,10 +57,10 @@ class Consolidation:
             each = self.inversion.images // len(teachers)
             wanted = torch.multinomial(teacher["labels"], each, replacement=True, generator=draw)
             orders.append(Message({**_one(teacher), "labels": wanted}))
-        images = state["pool"] = torch.cat([reply["images"] for reply in compute("invert", orders)])
+        images = state["pool"] = torch.cat([reply["images"] for reply in compute("consolidation.invert", orders)])
         lesson = {name: torch.stack([t[name] for t in teachers]) for name in ("theta", "statistics", "labels")}
         student = Message({"images": images, "student": state["common"], **lesson})
-        return compute("distil", [student])[0]["theta"]
+        return compute("consolidation.distil", [student])[0]["theta"]
 
     def run_literally(
         self, state: State, models: dict[int, Message], newcomers: list[int], compute: Compute
@@ -66,7 +74,7 @@ class Consolidation:
             lesson = self._stack(state, existing, clients[i : i + CLASS])
             lesson.tensors |= {"images": images, "labels": labels}
             lessons.append(lesson)
-        students = torch.cat([reply["thetas"] for reply in compute("fine_tune", lessons)])
+        students = torch.cat([reply["thetas"] for reply in compute("consolidation.fine_tune", lessons)])
         return {k: Message({**models[k].tensors, "theta": theta}) for k, theta in zip(clients, students, strict=True)}
 
     def imagine(
@@ -81,7 +89,7 @@ class Consolidation:
             histogram = state.tensors.get(f"histogram/{client}", uniform)
             order["labels"] = torch.multinomial(histogram, each, replacement=True, generator=draw)
             orders.append(order)
-        images = torch.cat([reply["images"] for reply in compute("invert", orders)])
+        images = torch.cat([reply["images"] for reply in compute("consolidation.invert", orders)])
         return images, torch.cat([order["labels"] for order in orders])
 
     def _stack(self, state: State, models: dict[int, Message], clients: list[int]) -> Message:
@@ -96,26 +104,28 @@ class Consolidation:
 
     # Jobs
 
-    def invert(self, message: Message, generator: torch.Generator) -> Message:
+    def invert(self, message: Message, visit: Draws) -> Message:
         gates = message["gates"][0] if "gates" in message else None
         theta, statistics = message["thetas"][0], message["statistics"][0]
-        images, _ = replay.invert(self.model, theta, statistics, gates, message["labels"], self.inversion, generator)
+        draw = visit.generator("invert")
+        images, _ = replay.invert(self.model, theta, statistics, gates, message["labels"], self.inversion, draw)
         return Message({"images": images.half()})
 
-    def distil(self, message: Message, generator: torch.Generator) -> Message:
+    def distil(self, message: Message, visit: Draws) -> Message:
         """The student matches what its teachers say together of the images, halfway from what it says itself."""
         images, trust = message["images"].float(), replay.trust(message["labels"])
         heard = replay.opinions(self.model, message["theta"], message["statistics"], trust, images)
-        statistics = message["statistics"].mean(0)
+        statistics, draw = message["statistics"].mean(0), visit.generator("study")
         student = replay.distil(
-            self.model, message["student"], statistics, images, heard / trust.sum(0), self.distillation, generator
+            self.model, message["student"], statistics, images, heard / trust.sum(0), self.distillation, draw
         )
         return Message({"theta": student})
 
-    def fine_tune(self, message: Message, generator: torch.Generator) -> Message:
+    def fine_tune(self, message: Message, visit: Draws) -> Message:
         """The paper's literal fine-tuning: all weights, labels of the synthetic images, statistics as they are."""
         gates, images = message.tensors.get("gates"), message["images"].float()
-        order = torch.cat([torch.randperm(len(images), generator=generator) for _ in range(self.distillation.passes)])
+        draw = visit.generator("cram")
+        order = torch.cat([torch.randperm(len(images), generator=draw) for _ in range(self.distillation.passes)])
         students = []
         for i, theta in enumerate(message["thetas"]):
             gate = None if gates is None else gates[i]

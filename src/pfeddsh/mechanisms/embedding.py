@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pfeddsh.mechanisms.hypernet import EMBEDDING
+from pfeddsh.mechanisms.privacy import Uniform, laplace
 from pfeddsh.rng import torch_stream
 
 FEATURES = 32
@@ -45,28 +46,35 @@ class CardOptions:
 
 
 def describe(
-    images: Tensor, labels: Tensor, classes: int, options: CardOptions, seed: int, generator: torch.Generator
-) -> dict[str, Tensor]:
-    """The card of one client. `seed` fixes the CNN all clients share, `generator` is the client's own randomness."""
+    images: Tensor, labels: Tensor, classes: int, options: CardOptions, seed: int, generator: torch.Generator,
+    uniform: Uniform,
+) -> dict[str, Tensor]:  # fmt: skip
+    """The card of one client. `seed` fixes the CNN all clients share, `generator` draws the signature.
+
+    `uniform` is where noise that hides something comes from.
+    """
     card = {"signature": torch.randn(EMBEDDING, generator=generator)}
     if options.histogram:
-        card["histogram"] = label_histogram(labels, classes, options, generator)
+        card["histogram"] = label_histogram(labels, classes, options, uniform)
     if options.mode != "random":
         card["image"] = image_features(images, seed)
     return card
 
 
-def label_histogram(labels: Tensor, classes: int, options: CardOptions, generator: torch.Generator) -> Tensor:
+def label_histogram(labels: Tensor, classes: int, options: CardOptions, uniform: Uniform) -> Tensor:
     """Class proportions as the client is willing to tell them; uniform if nothing of them is left."""
     shares = torch.bincount(labels, minlength=classes).float() / max(1, len(labels))
     if options.noise:
-        uniform = torch.rand(classes, generator=generator, dtype=torch.float64) - 0.5
-        laplace = -uniform.sign() * torch.log1p(-2 * uniform.abs())
-        shares = shares + options.noise * laplace.float().to(shares)
-    if options.rounding:
-        shares = torch.round(shares / options.rounding) * options.rounding
+        shares = shares + options.noise * laplace(uniform, classes).float().to(shares)
+    return rounded(shares, options.rounding)
+
+
+def rounded(shares: Tensor, step: float) -> Tensor:
+    """Shares to the nearest multiple of a step, if there is one; they are positive and sum to one again."""
+    if step:
+        shares = torch.round(shares / step) * step
     shares = shares.clamp_min(0)
-    return shares / shares.sum() if shares.sum() > 0 else torch.full_like(shares, 1 / classes)
+    return shares / shares.sum() if shares.sum() > 0 else torch.full_like(shares, 1 / len(shares))
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pfeddsh.mechanisms import masks
 from pfeddsh.models.base import Trainer
-from pfeddsh.models.training import cross_entropy
+from pfeddsh.models.training import cross_entropy, over_batches
 
 
 @torch.no_grad()
@@ -36,10 +36,9 @@ def train(
     passing = torch.ones_like(theta) if free else masks.gradient_gate(model, used, logits > 0 if own is None else own)
     fixed = None if own is None else masks.union(used, own).float()
     velocity = torch.zeros_like(theta)
-    losses = []
-    for batch in batches:
-        if len(batch) < 2:
-            continue
+
+    def step(batch: Tensor) -> Tensor:
+        nonlocal logits
         gate = masks.gates(logits, scale, used) if fixed is None else fixed
         said = trainer.forward(theta, images[batch], gate)
         loss, d = cross_entropy(said if prior is None else said + prior, labels[batch])
@@ -50,5 +49,7 @@ def train(
             _, pressure = masks.sparsity(gate, used)
             pull = trainer.d_gates + sparsity * pressure
             logits = masks.move(logits, masks.logit_gradient(pull, logits, scale, used), mask_rate)
-        losses.append(loss)
-    return logits, float(torch.stack(losses).mean()) if losses else 0.0
+        return loss
+
+    loss = over_batches(batches, step, labels.device)
+    return logits, loss

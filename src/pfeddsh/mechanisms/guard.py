@@ -23,7 +23,7 @@ SHIFT = 2  # pixels
 
 
 @dataclass(frozen=True)
-class Model:
+class Served:
     """All that a client predicts with."""
 
     theta: Tensor
@@ -32,18 +32,18 @@ class Model:
     prior: Tensor | None = None
 
 
-def keep(model: Model, memory: Memory) -> Memory:
+def keep(model: Served, memory: Memory) -> Memory:
     """The client's memory with this model in it, whole; the prior is not stored, it follows from the labels."""
     parts = {"kept": model.theta, "kept_statistics": model.statistics, "kept_gates": model.gates}
     others = {name: tensor for name, tensor in memory.tensors.items() if name not in parts}
     return Memory({**others, **{name: part for name, part in parts.items() if part is not None}}, memory.facts)
 
 
-def kept(memory: Memory, prior: Tensor | None) -> Model | None:
+def kept(memory: Memory, prior: Tensor | None) -> Served | None:
     """The model a client has kept, if any."""
     if "kept" not in memory:
         return None
-    return Model(memory["kept"], memory.tensors.get("kept_statistics"), memory.tensors.get("kept_gates"), prior)
+    return Served(memory["kept"], memory.tensors.get("kept_statistics"), memory.tensors.get("kept_gates"), prior)
 
 
 def prefers(current: Predict, offered: Predict, trained: Examples, held_out: Examples, evidence: Evidence) -> bool:

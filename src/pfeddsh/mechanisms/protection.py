@@ -40,6 +40,9 @@ class Unprotected:
     def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
         """The step is over: from here on its clients are existing ones."""
 
+    def release(self, state: State, keys: Tensor) -> None:
+        """A client has left; these are the keys of the existing ones that stay."""
+
     def originals(self, state: State, clients: Sequence[int], keys: Tensor) -> Tensor:
         """What the hypernetwork gave these clients in their own step, as far as the protection holds."""
         return hypernet.generate(state.tensors, keys)
@@ -61,12 +64,11 @@ class Projection(Unprotected):
     """
 
     def open(self, state: State, keys: Tensor) -> None:
+        state.facts.pop("exhausted", None)  # each batch is judged by its own keys; bad ones cost one step
         if state.facts["step"] > 1 and (reason := projection.exhausted(state["basis"], keys)):
-            state.facts["exhausted"] = True
-            warnings.warn(
-                f"projection is exhausted: {reason}. The gate takes over: newcomers learn by their embeddings only",
-                stacklevel=2,
-            )
+            text = f"projection is exhausted: {reason}. The gate takes over: newcomers learn by their embeddings only"
+            state.facts["exhausted"] = text
+            warnings.warn(text, stacklevel=2)
 
     def write(
         self, state: State, clients: Sequence[int], deltas: Tensor, keys: Tensor, rate: float, bias_rate: float
@@ -80,6 +82,11 @@ class Projection(Unprotected):
     def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
         basis = state["basis"] if "basis" in state else projection.empty(len(state["b1"]))
         state["basis"] = projection.extend(basis, keys)
+
+    def release(self, state: State, keys: Tensor) -> None:
+        if "basis" in state:
+            state["basis"] = projection.extend(projection.empty(len(state["b1"])), keys)
+            state.facts.pop("exhausted", None)
 
 
 class Snapshot(Unprotected):

@@ -14,9 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from pfeddsh.mechanisms import guard
-from pfeddsh.mechanisms.guard import Evidence, Model
+from pfeddsh.mechanisms.guard import Evidence, Served
 from pfeddsh.mechanisms.prior import own_prior
-from pfeddsh.messages import Compute, Memory, Message, State, check
+from pfeddsh.mechanisms.privacy import Uniform, from_system, repeatable
+from pfeddsh.messages import BadMessage, Compute, Memory, Message, State, check, withheld
 from pfeddsh.models import base as models
 from pfeddsh.models import registry as networks
 from pfeddsh.models.pretrained import begin
@@ -92,7 +93,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-Statistics = Literal["own", "pooled", "fresh"]
+Statistics = Literal["own", "pooled", "fresh", "blended"]
 
 
 class Normalised(Options):
@@ -100,8 +101,8 @@ class Normalised(Options):
 
     statistics: Statistics = Field(
         default="own",
-        description="a client's own of the end of its step, those of its whole batch together, or its own, taken anew "
-        "with the model it is served now",
+        description="a client's own of the end of its step; those of its whole batch together (pooled); its own, taken "
+        "anew with the model it is served now (fresh); or the mean of the last two (blended)",
     )
 
 
@@ -119,20 +120,32 @@ class Method:
     pools_data: ClassVar[bool] = False  # an oracle: one client a round trains, on a sample of all participants' images
     whole_only: ClassVar[bool] = False  # trains in a way of its own, not with `train`, which can do the head alone
     zero_shot: ClassVar[bool] = False  # newcomers can be served before any round: that is evaluated too
+    sends_changes: ClassVar[bool] = True  # uploads are `delta`, or what was downloaded and then changed: see `privacy`
+    optional: ClassVar[frozenset[str]] = frozenset()  # of a card: what a client may keep to itself
+    client_parts: ClassVar[tuple[str, ...]] = ()  # of the state: tensors `name/k` that are of client k alone
+    simulated = False  # set by who simulates clients: then there is nobody to protect, and noise must repeat
 
     def __init__(self, task: Task, options: Options) -> None:
         self.task = task
         self.model = task.model
         self.options = options
         self.trainer = task.model.trainer()
-        self.pools = isinstance(options, Normalised) and options.statistics == "pooled"
-        self.fresh = isinstance(options, Normalised) and options.statistics == "fresh"
+        self.pools = isinstance(options, Normalised) and options.statistics in ("pooled", "blended")
+        self.fresh = isinstance(options, Normalised) and options.statistics in ("fresh", "blended")
         self.uses_prior = isinstance(options, PriorAware) and options.prior
 
     @classmethod
     def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings that the rounds of step 1 depend on; runs that agree in these can share those rounds."""
-        return dict(options)
+        """The settings that the rounds of step 1 depend on; runs that agree in these can share those rounds.
+
+        Statistics are those of served models: in rounds every batch normalises itself.
+        """
+        return {name: value for name, value in options.items() if name != "statistics"}
+
+    @classmethod
+    def unfit_live(cls, options: Mapping[str, Any]) -> str:
+        """Why a live federation cannot run this: there a client must be able to use its network without us."""
+        return ""
 
     # On the server
 
@@ -146,6 +159,10 @@ class Method:
 
     def open_step(self, state: State, step: int, rounds: int, cards: dict[int, Message]) -> None:
         """A batch of clients joins for a step of so many rounds; `cards` are what they tell of themselves."""
+
+    def trouble(self, state: State) -> str | None:
+        """Why the method cannot work as meant in the step just opened, in words for people; None if it can."""
+        return None
 
     def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         """What sampled clients get this round."""
@@ -163,6 +180,15 @@ class Method:
         """Names, shapes and types a newcomer's card must have."""
         return Message()
 
+    def check_card(self, card: Message) -> None:
+        """Raise `BadMessage` unless the card may touch the state. It may lack what is withheld and optional."""
+        like, lacking = self.expected_card(), self.optional & withheld(card)
+        try:
+            check(card, Message({name: t for name, t in like.tensors.items() if name not in lacking}, like.facts))
+        except BadMessage as error:
+            kept = sorted(withheld(card) & like.tensors.keys() - lacking)
+            raise BadMessage(f"{error}; its policy withholds {', '.join(kept)}" if kept else str(error)) from error
+
     def expected_report(self) -> Message:
         """Names, shapes and types of a participant's reply to `settle`."""
         return Message({"statistics": torch.zeros(models.statistics_size(self.model))})
@@ -178,6 +204,11 @@ class Method:
 
     def keep_report(self, state: State, client: int, report: Message) -> None:
         """Remember what a client told when it settled. One that was away when its step ended may settle later."""
+
+    def forget(self, state: State, client: int) -> None:
+        """A client has left: nothing stays that is its alone. What all have learnt from it cannot be taken back."""
+        for name in self.client_parts:
+            state.tensors.pop(f"{name}/{client}", None)
 
     def replay(self, state: State, compute: Compute) -> dict[int, Message]:
         """Improve models without calling any client; what comes back is offered to these clients (`receive`)."""
@@ -206,6 +237,10 @@ class Method:
     def card(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """What a joining client tells of itself. Nothing, unless the method needs it."""
         return Message(), memory
+
+    def noise(self, generator: torch.Generator) -> Uniform:
+        """Where noise that protects a client comes from: never from a seed, except in simulation."""
+        return repeatable(generator) if self.simulated else from_system
 
     def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """One visit: train on the client's data, reply with an upload. `memory` never leaves the client."""
@@ -239,21 +274,26 @@ class Method:
         """Channel gates of the served model, for masked methods."""
         return None
 
-    def followed(self, message: Message, data: ClientData, memory: Memory, anew: bool = False) -> Model:
+    def followed(self, message: Message, data: ClientData, memory: Memory, anew: bool = False) -> Served:
         """What the client uses if it goes along with the server; `anew`: with statistics of its own, taken now."""
         theta, gates = self.weights(message, memory), self.gates(message)
-        statistics = message.tensors.get("statistics")  # pooled
-        if statistics is None and (anew or self.fresh):
-            statistics = self.model.calibrate(theta, data.train[0], gates)
-        elif statistics is None:
-            statistics = memory.tensors.get("statistics")
-        return Model(theta, statistics, gates, self.prior(data))
+        pooled = message.tensors.get("statistics")
+        if self.fresh or (anew and pooled is None):
+            statistics: Tensor | None = self.calibrated(theta, message, data, gates)
+        else:
+            statistics = memory.tensors.get("statistics") if pooled is None else pooled
+        return Served(theta, statistics, gates, self.prior(data))
 
-    def current(self, message: Message, data: ClientData, memory: Memory) -> Model:
+    def calibrated(self, theta: Tensor, message: Message, data: ClientData, gates: Tensor | None = None) -> Tensor:
+        """A client's own statistics of these weights, and their mean with the pooled ones if such are served."""
+        own = self.model.calibrate(theta, data.train[0], gates)
+        return (own + message["statistics"]) / 2 if "statistics" in message else own
+
+    def current(self, message: Message, data: ClientData, memory: Memory) -> Served:
         """What the client uses now: the model it has kept, or what it is served."""
         return guard.kept(memory, self.prior(data)) or self.followed(message, data, memory)
 
-    def folded(self, model: Model) -> Tensor:
+    def folded(self, model: Served) -> Tensor:
         """Weights that need no prior beside them: it is added to the output bias."""
         theta = model.theta.clone()
         if model.prior is not None:
@@ -286,7 +326,7 @@ class Method:
         return Message(facts={"correct": correct, "count": len(labels)}), memory
 
     @torch.inference_mode()
-    def logits(self, model: Model, images: Tensor, message: Message) -> Tensor:
+    def logits(self, model: Served, images: Tensor, message: Message) -> Tensor:
         """What a client's model says of images; `message` is for methods that need more than a model."""
         logits = self.model.forward(model.theta, images, model.statistics, model.gates)
         return logits if model.prior is None else logits + model.prior
@@ -294,7 +334,7 @@ class Method:
     def correct(
         self, theta: Tensor, examples: tuple[Tensor, Tensor], statistics: Tensor | None, gates: Tensor | None = None
     ) -> int:
-        return _right(self.logits(Model(theta, statistics, gates), examples[0], Message()), examples[1])
+        return _right(self.logits(Served(theta, statistics, gates), examples[0], Message()), examples[1])
 
 
 def _right(logits: Tensor, labels: Tensor) -> int:

@@ -12,3 +12,4 @@ class Central(FedAvg):
     """State and messages are those of FedAvg; the one who trains in a round is handed images of everyone's."""
 
     pools_data = True
+    sends_changes = False  # those of no client

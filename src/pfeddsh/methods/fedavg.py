@@ -40,7 +40,7 @@ class FedAvg(Method):
     @classmethod
     def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """Fine-tuning comes after them."""
-        return {name: value for name, value in options.items() if not name.startswith("finetune")}
+        return {name: value for name, value in super().first_rounds(options).items() if not name.startswith("finetune")}
 
     def init(self) -> State:
         return State({"theta": self.task.theta0.clone()})
@@ -70,4 +70,4 @@ class FedAvg(Method):
             self.trainer, theta, images, labels, batches=batches, lr=self.options.finetune_rate,
             momentum=visit.momentum, prior=self.prior(data),
         )  # fmt: skip
-        return Message(), guard.keep(guard.Model(theta, self.model.calibrate(theta, images)), memory)
+        return Message(), guard.keep(guard.Served(theta, self.calibrated(theta, message, data)), memory)

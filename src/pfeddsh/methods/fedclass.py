@@ -16,7 +16,7 @@ from pfeddsh.messages import Memory, Message, Record, State
 from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Statistics, Task, Visit
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.fedper import FedPer
-from pfeddsh.models.training import cross_entropy
+from pfeddsh.models.training import cross_entropy, over_batches
 
 
 class Settings(Normalised):
@@ -117,11 +117,9 @@ class FedCLASS(Method):
     def distil(self, theta: Tensor, old: Tensor, data: ClientData, visit: Visit) -> dict[str, Any]:
         """FedAvg's training with the divergence added; the teacher normalises each batch by itself, as the student."""
         images, labels = data.train
-        velocity, losses = torch.zeros_like(theta), []
-        for batch in visit.batches(len(labels)):
-            if len(batch) < 2:
-                continue
-            batch = batch.to(labels.device)
+        velocity = torch.zeros_like(theta)
+
+        def step(batch: Tensor) -> Tensor:
             pictures = images.index_select(0, batch)
             target = torch.log_softmax(self.teaching.forward(old, pictures) / self.settings.tau_old, 1)
             logits = self.trainer.forward(theta, pictures)
@@ -130,8 +128,9 @@ class FedCLASS(Method):
             gradient = self.trainer.backward(d.add_(d_distance, alpha=self.settings.beta))
             torch.add(gradient, velocity, alpha=visit.momentum, out=velocity)
             theta.add_(velocity, alpha=-visit.lr)
-            losses.append(loss + self.settings.beta * distance)
-        return {"samples": len(labels), "loss": float(torch.stack(losses).mean()) if losses else 0.0}
+            return loss + self.settings.beta * distance
+
+        return {"samples": len(labels), "loss": over_batches(visit.batches(len(labels)), step, labels.device)}
 
     def settle(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         return super().settle(message, data, _untaught(memory), visit)

@@ -37,6 +37,7 @@ class FedSelect(Method):
     """
 
     Settings = Settings
+    sends_changes = False  # a mask of its own choice and values under it
     whole_only = True
 
     def __init__(self, task: Task, options: Options) -> None:

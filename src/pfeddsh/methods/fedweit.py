@@ -16,7 +16,7 @@ from pfeddsh.mechanisms.masks import channels_of
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
 from pfeddsh.methods.partial import Partial
-from pfeddsh.models.training import cross_entropy
+from pfeddsh.models.training import cross_entropy, over_batches
 from pfeddsh.rng import numpy_stream
 
 Parts = dict[str, Tensor]  # base, mask (logits), adaptive, alpha (knowledge x layers), own (biases and head)
@@ -69,6 +69,7 @@ class FedWeIT(Method):
     """
 
     Settings = Settings
+    sends_changes = False  # values under a mask, and its own part as it is
     whole_only = True
     once = frozenset({"knowledge"})
 
@@ -165,16 +166,15 @@ class FedWeIT(Method):
         parts, knowledge = self.parts(message, memory)
         images, labels = data.train
         optimiser = (_Adam if self.settings.optimiser == "adam" else _Sgd)(parts, visit)
-        losses = []
-        for batch in visit.batches(len(labels)):
-            if len(batch) < 2:
-                continue
-            batch = batch.to(labels.device)
+
+        def step(batch: Tensor) -> Tensor:
             logits = self.trainer.forward(self.compose(parts, knowledge), images.index_select(0, batch))
             loss, d = cross_entropy(logits, labels.index_select(0, batch))
             optimiser.step(parts, self.gradients(parts, knowledge, self.trainer.backward(d), visit.step))
-            losses.append(loss)
-        facts = {"samples": len(labels), "loss": float(torch.stack(losses).mean()) if losses else 0.0}
+            return loss
+
+        loss = over_batches(visit.batches(len(labels)), step, labels.device)
+        facts = {"samples": len(labels), "loss": loss}
         upload = Message(self.partial.pack(parts.pop("base"), self.sent(parts["mask"])), facts)
         kept = {name: part for name, part in {**parts, "knowledge": knowledge}.items() if part.numel()}
         return upload, Memory({**memory.tensors, **kept}, memory.facts)

@@ -5,14 +5,15 @@ and the server replays them after every round: what newcomers do not hold, they 
 model for everyone, so statistics are shared and pooled as FedAvg's; with a local head they are the client's own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh.mechanisms.guard import Model
+from pfeddsh.mechanisms.guard import Served
 from pfeddsh.messages import BadMessage, Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Statistics, Task, Visit
 from pfeddsh.methods.fedavg import weighted_mean
@@ -47,6 +48,7 @@ class HR(Method):
     """
 
     Settings = Settings
+    sends_changes = False  # codes and labels of images
     whole_only = True
 
     def __init__(self, task: Task, options: Options) -> None:
@@ -54,6 +56,10 @@ class HR(Method):
         assert isinstance(options, Settings)
         self.settings = options
         self.network = encoder_of(task.model)
+
+    @classmethod
+    def unfit_live(cls, options: Mapping[str, Any]) -> str:
+        return "" if options["local_head"] else "its classes are centroids, which no network holds: use hr-local-head"
 
     # On the server
 
@@ -150,8 +156,7 @@ class HR(Method):
                 total = total + F.cross_entropy(F.linear(F.relu(z), weight.view(-1, LATENT), bias), labels[batch])
             return total
 
-        batches = [batch for batch in visit.batches(len(labels)) if len(batch) > 1]
-        mean = descend(trained | own, loss, batches, visit.lr, visit.momentum, self.settings.clip)
+        mean = descend(trained | own, loss, visit.batches(len(labels)), visit.lr, visit.momentum, self.settings.clip)
         some = torch.randperm(len(labels), generator=visit.generator("codes"))
         some = some[torch.arange(self.settings.codes) % len(labels)]
         with torch.no_grad():
@@ -162,7 +167,7 @@ class HR(Method):
     def weights(self, message: Message, memory: Memory) -> Tensor:
         return torch.cat([message["encoder"], memory.tensors.get("head", self.task.theta0[self.model.head])])
 
-    def logits(self, model: Model, images: Tensor, message: Message) -> Tensor:
+    def logits(self, model: Served, images: Tensor, message: Message) -> Tensor:
         """Without local heads, the nearer a centroid, the likelier its class."""
         if self.settings.local_head:
             return super().logits(model, images, message)

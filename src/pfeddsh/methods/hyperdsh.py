@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
-from pfeddsh.errors import UserError
+from pfeddsh.errors import UserError, unknown
 from pfeddsh.mechanisms import embedding, gating, hypernet, masks
 from pfeddsh.mechanisms.consolidation import Consolidation
+from pfeddsh.mechanisms.privacy import from_system
 from pfeddsh.mechanisms.protection import PROTECTIONS
 from pfeddsh.mechanisms.replay import INVERSIONS, Inversion
 from pfeddsh.messages import Compute, Memory, Message, State
@@ -28,7 +29,7 @@ from pfeddsh.rng import torch_stream
 class Settings(pfeddsh.AroundCommon):
     """The registry has the paper's configuration and the ablations as presets."""
 
-    protection: Literal["projection", "gate", "snapshot", "none"] = "projection"
+    protection: str = Field("projection", description=f"of existing clients: {', '.join(PROTECTIONS)}")
     replay: Literal["off", "common", "paper"] = "off"  # type: ignore[assignment]  # one kind more
     inversion: Literal["ours", "appendix", "sensitivity"] = "ours"
     images: int | None = Field(None, ge=1, description="synthetic images per step, if not the preset's")
@@ -48,6 +49,13 @@ class Settings(pfeddsh.AroundCommon):
     mask_rate: float = Field(20.0, gt=0, description="of the mask logits (gate)")
     sparsity: float = Field(0.1, ge=0, description="weight of the mean gate of free channels (gate)")
 
+    @field_validator("protection")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in PROTECTIONS:
+            raise ValueError(str(unknown("protection", name, PROTECTIONS)))
+        return name
+
     def how_to_invert(self) -> Inversion:
         own = {name: getattr(self, name) for name in ("images", "iterations", "feature", "variation", "norm")}
         return replace(INVERSIONS[self.inversion], **{name: value for name, value in own.items() if value is not None})
@@ -64,6 +72,8 @@ class HyperDSH(pfeddsh.PFedDSH):
     """
 
     Settings: ClassVar[type[Options]] = Settings
+    optional = frozenset()  # the embedding is made of the whole card
+    client_parts = ("histogram", "e", "statistics", "replayed", "kept", "moved")
 
     def __init__(self, task: Task, options: Options) -> None:
         super().__init__(task, options)
@@ -94,14 +104,15 @@ class HyperDSH(pfeddsh.PFedDSH):
 
     def expected_card(self) -> Message:
         nobody = torch.zeros(1, *self.model.shape), torch.zeros(1, dtype=torch.int64)
-        return Message(embedding.describe(*nobody, self.model.classes, self.cards, 0, torch.Generator()))
+        return Message(embedding.describe(*nobody, self.model.classes, self.cards, 0, torch.Generator(), from_system))
 
     def open_step(self, state: State, step: int, rounds: int, cards: dict[int, Message]) -> None:
         super().open_step(state, step, rounds, cards)
         if step == 1:
             fitted = embedding.fit([card.tensors for card in cards.values()], self.cards, self.task.seed)
             state.tensors |= {f"whitening/{name}": tensor for name, tensor in fitted.items()}
-        whitening = {name[10:]: tensor for name, tensor in state.tensors.items() if name.startswith("whitening/")}
+        parts = ((name.partition("/"), tensor) for name, tensor in state.tensors.items())
+        whitening = {name: tensor for (kind, _, name), tensor in parts if kind == "whitening"}
         for client, card in cards.items():
             state[f"e/{client}"] = embedding.embed(whitening, card.tensors)
             state.facts["joined"][str(client)] = step
@@ -110,6 +121,10 @@ class HyperDSH(pfeddsh.PFedDSH):
     def keys(self, state: State, clients: Sequence[int]) -> Tensor:
         keys = [hypernet.key(state.tensors, state[f"e/{k}"]) for k in clients]
         return torch.stack(keys) if keys else torch.zeros(0, self.hyper.hidden)
+
+    def trouble(self, state: State) -> str | None:
+        found: str | None = state.facts.get("exhausted")
+        return found
 
     def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         thetas = added(state["common"], self.own, hypernet.generate(state.tensors, self.keys(state, clients)))
@@ -173,6 +188,13 @@ class HyperDSH(pfeddsh.PFedDSH):
         if self.hyper.replay == "paper":
             state[f"statistics/{client}"] = report["statistics"]  # without them nothing can be replayed for it
 
+    def forget(self, state: State, client: int) -> None:
+        """Its key direction becomes free again; those of all others whose step is over stay taken."""
+        super().forget(state, client)
+        state.facts["joined"].pop(str(client), None)
+        closed = [int(k) for k, step in state.facts["joined"].items() if f"common/{step}" in state]
+        self.protection.release(state, self.keys(state, closed))
+
     def replay(self, state: State, compute: Compute) -> dict[int, Message]:
         """With the paper's replay every existing client is fine-tuned, from what it was served last."""
         if self.hyper.replay != "paper":
@@ -197,14 +219,12 @@ class HyperDSH(pfeddsh.PFedDSH):
     def capacity(self, state: State) -> dict[str, dict[str, int]] | None:
         return self.protection.usage(state)
 
-    def fine_tune(self, message: Message, visit: Visit) -> Message:
-        return self.consolidation.fine_tune(message, visit.generator("cram"))
-
     # At the client
 
     def card(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         own = visit.generator("card")
-        card = embedding.describe(*data.train, self.model.classes, self.cards, self.task.seed, own)
+        noise = self.noise(own)
+        card = embedding.describe(*data.train, self.model.classes, self.cards, self.task.seed, own, noise)
         return Message(card), memory
 
     def local(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:

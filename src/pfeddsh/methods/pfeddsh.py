@@ -17,19 +17,21 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh.mechanisms import common, embedding
+from pfeddsh.mechanisms import common, embedding, robust
 from pfeddsh.mechanisms.consolidation import Consolidation
 from pfeddsh.mechanisms.replay import INVERSIONS
+from pfeddsh.mechanisms.robust import Aggregation
 from pfeddsh.messages import Compute, Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Options, PriorAware, Task, Visit, pooled
+from pfeddsh.methods.base import ClientData, Method, Normalised, Options, PriorAware, Statistics, Task, Visit, pooled
 from pfeddsh.models.parts import Personal, added, part
 
 AT_THE_END = ("share", "newcomer_share", "replay", "replay_first")  # of steps: what rounds do not depend on
 
 
-class AroundCommon(PriorAware):
+class AroundCommon(Normalised, PriorAware):
     """What forms of pFedDSH around a common model share."""
 
+    statistics: Statistics = "fresh"
     prior: bool = Field(True, description="add each client's log label shares to its logits, at the client")
     personal: Personal = Field(
         "auto", description="the part of the weights that has deviations; auto: all of a small model (docs/models.md)"
@@ -40,7 +42,7 @@ class AroundCommon(PriorAware):
         ge=0,
         le=1,
         description="of what a later step changes in the common model, how much existing clients are offered; none: "
-        "the newcomers' share of all clients",
+        "newcomers per existing client, the whole at most",
     )
     newcomer_share: float = Field(
         0.5, ge=0, le=1, description="the same for the step's newcomers: how far beyond that version theirs lies"
@@ -48,6 +50,9 @@ class AroundCommon(PriorAware):
     histogram: bool = Field(True, description="clients tell their label histogram: output rows are weighted by it")
     rounding: float = Field(0.0, ge=0, description="step to which a client rounds its histogram")
     noise: float = Field(0.0, ge=0, description="scale of the Laplace noise a client adds to its histogram")
+    aggregation: Aggregation = Field(
+        "mean", description="of the common model: clipped or trimmed hold against clients that send nonsense or worse"
+    )
     replay: Literal["off", "common"] = Field(
         "off", description="common: consolidate the old and the new version on images made from both"
     )
@@ -57,32 +62,34 @@ class AroundCommon(PriorAware):
 class Settings(AroundCommon):
     """Chosen by everyone's accuracy at the end on seeds that no table reports (results/trials.csv)."""
 
+    statistics: Statistics = "blended"
     rate: float = Field(0.1, ge=0, description="of the deviation: the part of a visit's change that a client keeps")
     fade: float = Field(0.3, ge=0, le=1, description="how much of its deviation a client forgets at each visit")
 
 
 class PFedDSH(Method):
-    """State: `common`; its versions `common/t`, and `trained/t` for the newcomers of the last step.
+    """State: `common`; its versions `common/t`, and `trained/t` for the newcomers of the last step; `statistics`.
 
     Upload: `delta`, served minus trained weights. Memory: `deviation`, and the model the client has accepted.
     """
 
     Settings: ClassVar[type[Options]] = Settings
     zero_shot = True
+    optional = frozenset({"histogram"})
+    client_parts: ClassVar[tuple[str, ...]] = ("histogram",)
 
     def __init__(self, task: Task, options: Options) -> None:
         super().__init__(task, options)
         assert isinstance(options, AroundCommon)
         self.settings = options
         self.own = part(task.model, options.personal)
-        self.fresh = True  # statistics are set by a forward pass of whatever the client is served
         self.cards = embedding.CardOptions(histogram=options.histogram, rounding=options.rounding, noise=options.noise)
         self.consolidation = Consolidation(task.model, INVERSIONS["ours"], task.seed)
 
     @classmethod
     def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """How versions are blended and what is replayed acts at the end of steps."""
-        return {name: value for name, value in options.items() if name not in AT_THE_END}
+        return {name: value for name, value in super().first_rounds(options).items() if name not in AT_THE_END}
 
     # On the server
 
@@ -119,23 +126,32 @@ class PFedDSH(Method):
         samples = torch.tensor([float(upload.facts["samples"]) for upload in uploads.values()])
         told = [state.tensors.get(f"histogram/{k}") for k in uploads]
         histograms = torch.stack([one for one in told if one is not None]) if all(h is not None for h in told) else None
-        moved = common.mean(self.model, deltas, samples, histograms)
+        moved = robust.aggregate(self.model, deltas, samples, histograms, self.settings.aggregation)
         state["common"] = state["common"] - self.settings.common_rate * moved
         state.facts["round"] += 1
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         """The step's version is a blend of old and new; that of newcomers lies nearer to what they trained."""
         step, newcomers = state.facts["step"], len(state.facts["newcomers"])
-        share = self.settings.share if self.settings.share is not None else newcomers / max(1, state.facts["clients"])
+        share = self.settings.share
+        if share is None:
+            share = common.share(newcomers, state.facts["clients"] - newcomers)
         trained = state["common"]
         version = trained.clone() if step == 1 else common.blend(state[f"common/{step - 1}"], trained, share)
         state[f"trained/{step}"], state[f"common/{step}"] = trained, version
         state.tensors.pop(f"trained/{step - 1}", None)  # its clients have their copies
         state["common"] = version.clone()
+        if self.pools and reports:
+            seen = pooled(self.model, [report["statistics"] for report in reports.values()])
+            state["statistics"] = common.blend(state["statistics"], seen, share) if "statistics" in state else seen
         if self.settings.replay == "common":
             self.remember(state, reports)
         for client in state.facts["newcomers"]:
             state.tensors.pop(f"histogram/{client}", None)
+
+    def forget(self, state: State, client: int) -> None:
+        super().forget(state, client)
+        state.facts["newcomers"] = [k for k in state.facts["newcomers"] if k != client]
 
     def remember(self, state: State, reports: dict[int, Message]) -> None:
         """What replay needs to know of a step: its clients' statistics and labels, taken together."""
@@ -169,24 +185,18 @@ class PFedDSH(Method):
         others = [k for k in clients if k not in newcomers]
         served = fresh | (self.models(state, others, state[f"common/{newest}"]) if others else {})
         for message in served.values():
+            message.tensors |= self.common(state)
             message.facts["version"] = newest
         return {k: served[k] for k in clients}
-
-    # Server jobs, run wherever there is a free core
-
-    def invert(self, message: Message, visit: Visit) -> Message:
-        return self.consolidation.invert(message, visit.generator("invert"))
-
-    def distil(self, message: Message, visit: Visit) -> Message:
-        return self.consolidation.distil(message, visit.generator("study"))
 
     # At the client
 
     def card(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         if not self.settings.histogram:
             return Message(), memory
-        labels, own = data.train[1], visit.generator("card")
-        return Message({"histogram": embedding.label_histogram(labels, self.model.classes, self.cards, own)}), memory
+        noise = self.noise(visit.generator("card"))
+        told = embedding.label_histogram(data.train[1], self.model.classes, self.cards, noise)
+        return Message({"histogram": told}), memory
 
     def weights(self, message: Message, memory: Memory) -> Tensor:
         deviation = memory.tensors.get("deviation")

@@ -45,6 +45,8 @@ class Generated(Method):
     State: the hypernetwork and `e/k` for each client k. Subclasses say where embeddings come from and how they move.
     """
 
+    client_parts = ("e", "slope")
+
     def __init__(self, task: Task, options: Options) -> None:
         super().__init__(task, options)
         assert isinstance(options, HypernetSettings)

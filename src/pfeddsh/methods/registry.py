@@ -1,11 +1,16 @@
-"""Methods by name. A name is a class plus the settings that make it what it is called."""
+"""Methods by name. A name is a class plus the settings that make it what it is called.
+
+A file of this folder that the table does not mention is a method under the file's own name: one more is one file.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.metadata import EntryPoint
+from pkgutil import iter_modules
 from typing import Any, Literal
 
-from pfeddsh import plugins
+from pfeddsh import methods, plugins
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.mechanisms.guard import Existing
 from pfeddsh.methods.base import Method, Task
@@ -58,7 +63,7 @@ METHODS: dict[str, Entry] = {
     "central": Entry(
         Central,
         "an oracle the setting forbids: one model trained on everyone's images, served with each client's prior",
-        {"prior": True, "statistics": "fresh"},
+        {"prior": True, "statistics": "pooled"},
         "everyone",
     ),
     "fedavg": Entry(FedAvg, "one model for everyone"),
@@ -68,7 +73,7 @@ METHODS: dict[str, Entry] = {
     "fedavg-prior": Entry(
         FedAvg,
         "one model for everyone; each client adds its label prior",
-        {"prior": True, "statistics": "fresh"},
+        {"prior": True, "statistics": "blended"},
     ),
     "fedavg-finetune": Entry(
         FedAvg,
@@ -79,7 +84,7 @@ METHODS: dict[str, Entry] = {
     "fedavg-prior-finetune": Entry(
         FedAvg,
         "the same with the label prior",
-        {"prior": True, "statistics": "fresh", "finetune": 2},
+        {"prior": True, "statistics": "blended", "finetune": 2},
         existing="keep",
     ),
     "fedper-prior": Entry(FedPer, "fedper; each client adds its label prior", {"prior": True}),
@@ -132,6 +137,30 @@ METHODS: dict[str, Entry] = {
 }
 
 
+def _add_files() -> None:
+    """The first complete method of each file that the table does not mention."""
+    mentioned = {__name__, Method.__module__, *(entry.method.__module__ for entry in METHODS.values())}
+    for info in iter_modules(methods.__path__, f"{methods.__name__}."):
+        if info.name in mentioned:
+            continue
+        found = [part for part in vars(import_module(info.name)).values() if _complete(part, info.name)]
+        if found:
+            METHODS[info.name.rpartition(".")[2].replace("_", "-")] = Entry(found[0], _summary(found[0]))
+
+
+def _complete(part: object, module: str) -> bool:
+    if not (isinstance(part, type) and issubclass(part, Method) and part.__module__ == module):
+        return False
+    return all(getattr(part, name) is not getattr(Method, name) for name in REQUIRED)
+
+
+def _summary(method: type[Method]) -> str:
+    return (method.__doc__ or "").strip().partition("\n")[0]
+
+
+_add_files()
+
+
 def find(name: str) -> Entry:
     """What a name stands for: one of ours, an own class as `package.module:Class`, or one of an installed package."""
     if name in METHODS:
@@ -156,7 +185,7 @@ def _own(name: str, found: object) -> Entry:
     lacking = [part for part in REQUIRED if getattr(found, part) is getattr(Method, part)]
     if lacking:
         raise UserError(f"method {name}: it lacks {', '.join(lacking)}; README.md, 'Add a method', has an example")
-    return Entry(found, (found.__doc__ or "").strip().partition("\n")[0])
+    return Entry(found, _summary(found))
 
 
 def create(name: str, options: Mapping[str, Any], task: Task) -> Method:

@@ -14,9 +14,10 @@ from pfeddsh.errors import UserError
 from pfeddsh.models.base import Model
 from pfeddsh.models.flat import Layout
 from pfeddsh.models.lenet import LeNet
+from pfeddsh.models.training import over_batches
 
 LATENT = 84  # LeNet's fc2, before its ReLU
-DECODER = Layout({"fc": (1024, LATENT), "conv1": (16, 16, 3, 3), "conv2": (12, 16, 3, 3)})
+DECODER = Layout.of_layers({"fc": (1024, LATENT), "conv1": (16, 16, 3, 3), "conv2": (12, 16, 3, 3)})
 
 
 def encoder_of(model: Model) -> LeNet:
@@ -54,8 +55,8 @@ def descend(
 ) -> float:
     """SGD in place with momentum from rest, each gradient shortened to the norm `clip`; returns the mean loss."""
     velocity = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
-    losses = []
-    for batch in batches:
+
+    def step(batch: Tensor) -> Tensor:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
         value = loss(leaves, batch)
         gradients = torch.autograd.grad(value, list(leaves.values()))
@@ -63,5 +64,6 @@ def descend(
         for name, gradient in zip(leaves, gradients, strict=True):
             velocity[name].mul_(momentum).add_(gradient, alpha=min(1.0, clip / max(length, 1e-12)))
             parameters[name].sub_(velocity[name], alpha=lr)
-        losses.append(value.item())
-    return sum(losses) / len(losses) if losses else 0.0
+        return value.detach()
+
+    return over_batches(batches, step, next(iter(parameters.values())).device)

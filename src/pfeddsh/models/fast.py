@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pfeddsh.models.base import Model
+from pfeddsh.models.flat import Layout
 
 EPSILON = 1e-5  # of the normalisation
 CHANNELS = (6, 16, 120, 84)  # of LeNet's layers, each with a gate
@@ -20,10 +21,6 @@ _ops = torch.ops.aten
 
 def split_gates(gates: Tensor | None) -> tuple[Tensor | None, ...]:
     return (None,) * 4 if gates is None else gates.split(CHANNELS)
-
-
-def _views(model: Model, vector: Tensor) -> dict[str, Tensor]:
-    return {name: vector[model.slices[name]].view(shape) for name, shape in model.shapes.items()}
 
 
 class _Convolution:
@@ -160,7 +157,7 @@ class _Workspace:
         return self.d_pixels
 
 
-class Trainer:
+class LeNetTrainer:
     """Forward and backward pass of one model in the precision of its vector.
 
     Buffers of the largest batch and of the last other one are kept and reused: a client's last batch has a size of
@@ -169,20 +166,20 @@ class Trainer:
     """
 
     def __init__(self, model: Model) -> None:
-        self.model = model
+        self.model, self._layout = model, Layout(model.shapes)
         self._theta = torch.empty(0)  # the vector last trained, whose views are kept
 
     def _bind(self, theta: Tensor) -> None:
         if not len(self._theta) or (theta.dtype, theta.device) != (self._theta.dtype, self._theta.device):
             self.gradient = torch.zeros_like(theta)
             self.d_gates = theta.new_zeros(GATES)
-            self._g = _views(self.model, self.gradient)
+            self._g = self._layout.views(self.gradient)
             self._dg = self.d_gates.split_with_sizes(CHANNELS)
             self._conv1 = _Convolution(6, 3, theta)
             self._conv2 = _Convolution(16, 6, theta)
             self._workspaces: dict[int, _Workspace] = {}
         self._theta = theta
-        self._p = _views(self.model, theta)
+        self._p = self._layout.views(theta)
 
     @torch.no_grad()
     def forward(self, theta: Tensor, images: Tensor, gates: Tensor | None = None) -> Tensor:

@@ -6,7 +6,6 @@ normalisation would be undone by it. This file is the readable, differentiable f
 arithmetic written out by hand.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -19,7 +18,8 @@ from pfeddsh.errors import UserError
 from pfeddsh.models import plain_lenet
 from pfeddsh.models.base import Seen, Shape, split_statistics
 from pfeddsh.models.channels import Channels, Ends
-from pfeddsh.models.fast import CHANNELS, EPSILON, GATES, Trainer, split_gates
+from pfeddsh.models.fast import CHANNELS, EPSILON, GATES, LeNetTrainer, split_gates
+from pfeddsh.models.flat import Layout
 
 SHAPE: Shape = (3, 32, 32)
 STATISTICS = 2 * (6 + 16)
@@ -51,32 +51,21 @@ class LeNet:
     scales = ()  # its normalisations have no affine part
 
     @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameter tensors in the order in which they lie in the flat vector."""
-        return {
-            "conv1.weight": (6, 3, 5, 5),
-            "conv1.bias": (6,),
-            "conv2.weight": (16, 6, 5, 5),
-            "conv2.bias": (16,),
-            "fc1.weight": (120, 400),
-            "fc1.bias": (120,),
-            "fc2.weight": (84, 120),
-            "fc2.bias": (84,),
-            "fc3.weight": (self.classes, 84),
-            "fc3.bias": (self.classes,),
-        }
+    def layout(self) -> Layout:
+        layers = {"conv1": (6, 3, 5, 5), "conv2": (16, 6, 5, 5), "fc1": (120, 400), "fc2": (84, 120)}
+        return Layout.of_layers({**layers, "fc3": (self.classes, 84)})
 
-    @cached_property
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return self.layout.shapes
+
+    @property
     def slices(self) -> dict[str, slice]:
-        result, start = {}, 0
-        for name, shape in self.shapes.items():
-            result[name] = slice(start, start + math.prod(shape))
-            start += math.prod(shape)
-        return result
+        return self.layout.slices
 
     @property
     def size(self) -> int:
-        return sum(math.prod(shape) for shape in self.shapes.values())
+        return self.layout.size
 
     @property
     def body(self) -> slice:
@@ -107,18 +96,10 @@ class LeNet:
         return _channels(self.classes)
 
     def views(self, theta: Tensor) -> dict[str, Tensor]:
-        """The named tensors of a flat vector, sharing its memory."""
-        return {name: theta[self.slices[name]].view(shape) for name, shape in self.shapes.items()}
+        return self.layout.views(theta)
 
     def init(self, generator: torch.Generator) -> Tensor:
-        """PyTorch's default initialisation: uniform within 1/sqrt(fan_in) for weights and biases."""
-        theta = torch.empty(self.size)
-        fan_in = 1
-        for name, view in self.views(theta).items():
-            if name.endswith("weight"):
-                fan_in = math.prod(view.shape[1:])
-            view.uniform_(-1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in), generator=generator)
-        return theta
+        return self.layout.init(generator)
 
     def forward(
         self,
@@ -170,8 +151,8 @@ class LeNet:
         self.forward(theta, images, None, gates, seen)
         return torch.cat([part for pair in seen for part in pair])
 
-    def trainer(self) -> Trainer:
-        return Trainer(self)
+    def trainer(self) -> LeNetTrainer:
+        return LeNetTrainer(self)
 
     def module(self, theta: Tensor, statistics: Tensor, gates: Tensor | None = None) -> nn.Module:
         """An ordinary module.
@@ -188,7 +169,7 @@ class LeNet:
         for number, (mean, variance) in enumerate(split_statistics(self, statistics), start=1):
             weights[f"norm{number}.running_mean"], weights[f"norm{number}.running_var"] = mean.clone(), variance.clone()
             weights[f"norm{number}.num_batches_tracked"] = torch.tensor(0)
-        module = plain_lenet.LeNet(self.classes)
+        module = plain_lenet.PlainLeNet(self.classes)
         module.load_state_dict(weights)
         return module.eval()
 

@@ -5,10 +5,9 @@ normalisation normalises by the batch in training and by the client's statistics
 never used. Its affine parameters are weights like all others. Gradients are autograd's.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from itertools import accumulate
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfeddsh.models.base import Model, Seen, Shape, split_statistics, statistics_size
+from pfeddsh.models.flat import Layout
 
 AT_ONCE = 2_000_000  # numbers of the input that pass through the network together when nothing is trained
 NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
@@ -33,31 +33,29 @@ class ModuleModel:
         self._norms = _with_averages(module)
         for norm in self._norms.values():
             norm.track_running_stats = False  # in training, the batch alone
-            norm.register_forward_pre_hook(self._look)
+            norm.register_forward_pre_hook(self._note_statistics)
         self._seen: dict[nn.Module, tuple[Tensor, Tensor]] | None = None
         self._read: list[Tensor] | None = None
         self._device = torch.device("cpu")
-        module.get_submodule(tail).register_forward_pre_hook(self._listen)
+        module.get_submodule(tail).register_forward_pre_hook(self._note_features)
         last = [f"{head}.weight", f"{head}.bias"]
         tensors = dict(module.named_parameters())
         within = [name for name in tensors if name.startswith(f"{tail}.") or not tail]
         order = [name for name in tensors if name not in within]
         order += [name for name in within if name not in last] + last
         self.shapes: Mapping[str, tuple[int, ...]] = {name: tuple(tensors[name].shape) for name in order}
-        self.trained = [tensors[name].requires_grad for name in order]
-        self._sizes = [math.prod(shape) for shape in self.shapes.values()]
+        self._layout = Layout(self.shapes)
         self._head, self._within = last, within
         self.classes = self.shapes[last[0]][0]
         self.norms = tuple(norm.num_features for norm in self._norms.values())
 
-    @cached_property
+    @property
     def slices(self) -> dict[str, slice]:
-        stops = accumulate(self._sizes)
-        return {name: slice(stop - n, stop) for name, stop, n in zip(self.shapes, stops, self._sizes, strict=True)}
+        return self._layout.slices
 
     @property
     def size(self) -> int:
-        return sum(self._sizes)
+        return self._layout.size
 
     @property
     def body(self) -> slice:
@@ -86,9 +84,7 @@ class ModuleModel:
         return torch.cat([classes.repeat_interleave(self.shapes[self._head[0]][1]), classes])
 
     def views(self, theta: Tensor) -> dict[str, Tensor]:
-        """The named tensors of a flat vector, sharing its memory."""
-        parts = theta.split(self._sizes)
-        return {name: part.view(shape) for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)}
+        return self._layout.views(theta)
 
     def init(self, generator: torch.Generator) -> Tensor:
         """What the factory gives, under a seed that is drawn from the generator."""
@@ -167,11 +163,15 @@ class ModuleModel:
             variance.sub_(mean.square()).clamp_min_(0)
         return total
 
+    def build(self) -> nn.Module:
+        """The module, once more."""
+        return self._build(0)
+
     def trainer(self) -> "AutogradTrainer":
         return AutogradTrainer(self)
 
     def module(self, theta: Tensor, statistics: Tensor, gates: Tensor | None = None) -> nn.Module:
-        module = self._build(0)
+        module = self.build()
         _with_averages(module)
         state = {name: view.clone() for name, view in self.views(theta).items()}
         for name, (mean, variance) in zip(self._norms, split_statistics(self, statistics), strict=True):
@@ -182,19 +182,23 @@ class ModuleModel:
     def _parts(self, images: Tensor) -> tuple[Tensor, ...]:
         return images.tensor_split(-(-images.numel() // AT_ONCE)) if len(images) > 1 else (images,)
 
-    def _look(self, norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def _note_statistics(self, norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if self._seen is not None:
             over = [dim for dim in range(inputs[0].dim()) if dim != 1]
             self._seen[norm] = inputs[0].mean(over), inputs[0].var(over, unbiased=False)
 
-    def _listen(self, tail: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def _note_features(self, tail: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if self._read is not None:
             self._read.append(inputs[0])
 
 
+def _normalisations(module: nn.Module) -> dict[str, _BatchNorm]:
+    return {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}
+
+
 def _with_averages(module: nn.Module) -> dict[str, _BatchNorm]:
     """Its batch normalisations, each with a place for mean and variance to serve with."""
-    norms = {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}
+    norms = _normalisations(module)
     for norm in norms.values():
         norm.register_buffer("running_mean", torch.zeros(norm.num_features))
         norm.register_buffer("running_var", torch.ones(norm.num_features))
@@ -202,7 +206,11 @@ def _with_averages(module: nn.Module) -> dict[str, _BatchNorm]:
 
 
 class AutogradTrainer:
-    """Forward and backward pass by autograd; each tensor is a leaf of its own, the gradients are collected."""
+    """Forward and backward pass by autograd.
+
+    A module of its own, whose parameters are tied to a vector as long as that one is trained: cheaper than handing
+    them over in every call. The gradients are collected.
+    """
 
     def __init__(self, model: ModuleModel) -> None:
         self.model: Model = model
@@ -210,23 +218,34 @@ class AutogradTrainer:
         self._theta: Tensor | None = None
         self.d_gates = torch.empty(0)
 
+    @cached_property
+    def _module(self) -> nn.Module:
+        module = self._network.build()
+        for norm in _normalisations(module).values():
+            norm.track_running_stats = False  # the batch alone
+        return module.train()
+
     def _bind(self, theta: Tensor) -> None:
+        if self._theta is None or self._theta.device != theta.device:
+            self._module.to(theta.device)
         self._theta, self._gradient = theta, torch.zeros_like(theta)
-        trained = dict(zip(self._network.shapes, self._network.trained, strict=True))
-        views, collected = self._network.views(theta.detach()), self._network.views(self._gradient)
-        self._weights = {name: view.detach().requires_grad_(trained[name]) for name, view in views.items()}
-        self._leaves = [(self._weights[name], collected[name]) for name in views if trained[name]]
+        tensors = dict(self._module.named_parameters())
+        collected = self._network.views(self._gradient)
+        for name, view in self._network.views(theta.detach()).items():
+            tensors[name].data = view
+        trained = {name: part for name, part in collected.items() if tensors[name].requires_grad}
+        self._leaves = [(tensors[name], part) for name, part in trained.items()]
         dense = self._network.dense.start
-        above = [name for name, place in self._network.slices.items() if trained[name] and place.start >= dense]
-        self._dense = [(self._weights[name], collected[name]) for name in above]
+        above = [name for name in trained if self._network.slices[name].start >= dense]
+        self._dense = [(tensors[name], trained[name]) for name in above]
 
     @torch.enable_grad()
     def forward(self, theta: Tensor, images: Tensor, gates: Tensor | None = None) -> Tensor:
         assert gates is None, "this network has no gates"
         if theta is not self._theta:
             self._bind(theta)
-        self._logits = self._network.call(self._weights, images)
-        return self._logits.detach()
+        self._logits = logits = cast(Tensor, self._module(images))
+        return logits.detach()
 
     def backward(self, d_logits: Tensor, dense_only: bool = False) -> Tensor:
         leaves, collected = zip(*(self._dense if dense_only else self._leaves), strict=True)

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class LeNet(nn.Module):
+class PlainLeNet(nn.Module):
     """For colour images of 32x32 pixels; the normalisations have no affine part."""
 
     def __init__(self, classes: int) -> None:
@@ -26,6 +26,6 @@ class LeNet(nn.Module):
         return self.fc3(x)  # type: ignore[no-any-return]
 
 
-def lenet(classes: int, shape: tuple[int, int, int]) -> LeNet:
+def lenet(classes: int, shape: tuple[int, int, int]) -> PlainLeNet:
     """The network, untrained."""
-    return LeNet(classes)
+    return PlainLeNet(classes)

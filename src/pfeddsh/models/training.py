@@ -1,6 +1,6 @@
-"""Local training, the same for every network: cross-entropy, and SGD in place on a flat vector."""
+"""Local training, the same for every network: the loop over mini-batches, cross-entropy, and SGD on a flat vector."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -17,6 +17,15 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     loss, weight = _ops.nll_loss_forward(logs, labels, None, 1, -100)
     d = _ops.nll_loss_backward(torch.ones_like(loss), logs, labels, None, 1, -100, weight)
     return loss, _ops._log_softmax_backward_data(d, logs, 1, logs.dtype)
+
+
+def over_batches(batches: Iterable[Tensor], step: Callable[[Tensor], Tensor], device: torch.device) -> float:
+    """One step for each mini-batch of image numbers, and the mean of the losses that the steps return.
+
+    Batches of one are skipped: there is nothing to normalise by.
+    """
+    losses = [step(batch.to(device)) for batch in batches if len(batch) > 1]
+    return float(torch.stack(losses).mean()) if losses else 0.0
 
 
 @torch.no_grad()
@@ -39,19 +48,15 @@ def sgd_epoch(
     """Train `theta` in place, with momentum from rest, and return the mean loss over the batches.
 
     `gradient_gate` multiplies the gradient, `part` restricts the update to a slice, `prior` is added to the logits.
-    With an `anchor`, `pull` times the way from it is added to the gradient. Batches of one are skipped: there is
-    nothing to normalise by.
+    With an `anchor`, `pull` times the way from it is added to the gradient.
     """
     part = part or slice(0, len(theta))
     dense_only = part.start is not None and part.start >= trainer.model.dense.start
     target = theta[part]
     velocity = torch.zeros_like(target)
     pixels = images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
-    losses = []
-    for batch in batches:
-        if len(batch) < 2:
-            continue
-        batch = batch.to(labels.device)
+
+    def step(batch: Tensor) -> Tensor:
         logits = trainer.forward(theta, pixels.index_select(0, batch).permute(0, 3, 1, 2), gates)
         if prior is not None:
             logits += prior
@@ -63,5 +68,6 @@ def sgd_epoch(
             gradient.add_(theta - anchor, alpha=pull)
         torch.add(gradient[part], velocity, alpha=momentum, out=velocity)
         target.add_(velocity, alpha=-lr)
-        losses.append(loss)
-    return float(torch.stack(losses).mean()) if losses else 0.0
+        return loss
+
+    return over_batches(batches, step, labels.device)
