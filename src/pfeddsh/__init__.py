@@ -5,24 +5,41 @@ results = pfeddsh.run(pfeddsh.Config(dataset="digits", method="fedper"), "runs/f
 print(results["pa"], results["ri"])
 """
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from pfeddsh.config import Config
 from pfeddsh.errors import UserError
 
-__all__ = ["Config", "UserError", "resume", "run"]
+__all__ = ["Config", "UserError", "__version__", "report", "resume", "run"]
+__version__ = version("pfeddsh")
 
 
 def run(config: Config, out: str | Path) -> dict[str, Any]:
-    """Run a configuration into a new folder; returns the content of its results.json."""
+    """Run a configuration into a new folder, with a page to look at; returns the content of its results.json."""
     from pfeddsh.federation.run import run as start
+    from pfeddsh.report.build import beside
 
-    return start(config, Path(out))
+    results = start(config, Path(out))
+    beside(Path(out))
+    return results
 
 
 def resume(out: str | Path) -> dict[str, Any]:
-    """Continue an interrupted run."""
+    """Continue an interrupted run; the results are the same bits as without the interruption."""
     from pfeddsh.federation.run import resume as again
+    from pfeddsh.report.build import beside
 
-    return again(Path(out))
+    results = again(Path(out))
+    beside(Path(out))
+    return results
+
+
+def report(*places: str | Path, out: str | Path = "report.html") -> Path:
+    """Make one page from finished runs (their folders, or folders of them), with its tables in files beside it."""
+    from pfeddsh.report.build import build, typed
+
+    found = [Path(place) for place in places]
+    build(found, Path(out), typed(found, Path(out)))
+    return Path(out)

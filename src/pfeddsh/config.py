@@ -5,17 +5,29 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from pfeddsh import plugins
-from pfeddsh.errors import UserError
+from pfeddsh.errors import UserError, unknown
 from pfeddsh.mechanisms.guard import Evidence, Existing
+from pfeddsh.mechanisms.privacy import Protection
 from pfeddsh.methods import registry
+from pfeddsh.models import registry as networks
 from pfeddsh.schedule import Sampling, Schedule, parse
-from pfeddsh.values import checked
+from pfeddsh.values import WrongValue, checked, explained
 
 # Keys that are no part of the protocol: results tell them on their own, or do not depend on them.
-APART = frozenset({"dataset", "method", "schedule", "seed", "options", "engine", "workers", "data_dir", "device"})
+APART = frozenset(
+    {"dataset", "method", "schedule", "seed", "options", "engine", "workers", "data_dir", "device", "privacy"}
+)
 
 DEMO: dict[str, Any] = {
     "schedule": "30+2x5",
@@ -83,11 +95,13 @@ class Config(BaseModel):
         "shifted (shifted), or images that were set aside (held-out)",
     )
     hold_out: float = Field(0.0, ge=0, le=0.5, description="share of each client's training images that is set aside")
-    engine: Literal["serial", "pool"] = "pool"
-    workers: int = Field(0, ge=0, description="worker processes of the pool; 0 means one per core")
+    engine: Literal["serial", "pool", "ray"] = Field(
+        "pool", description="where work is done: this process, worker processes, or a Ray cluster (RAY_ADDRESS)"
+    )
+    workers: int = Field(0, ge=0, description="workers of the pool or on Ray; 0 means one per core")
     data_dir: Path | None = Field(None, description="where datasets lie; else PFEDDSH_DATA, else the user's cache")
     model: str = Field(
-        "lenet",
+        networks.DEFAULT,
         description="see `pfeddsh models`, or package.module:factory, or file.py:factory; from Python, a callable",
     )
     init: Path | None = Field(None, description="a safetensors file with the weights to begin with")
@@ -96,7 +110,23 @@ class Config(BaseModel):
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
         description="where clients train: cpu, cuda or cuda:n; auto is cuda if there is a GPU",
     )
+    privacy: Protection = Field(
+        default_factory=Protection,
+        description="clip and noise of every upload, to see what privacy costs: docs/privacy.md",
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="settings of the method")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explained(cls, values: Any, handler: ModelWrapValidatorHandler["Config"]) -> "Config":
+        """`Config(mehtod=...)` in Python is told in one line too."""
+        for key in values if isinstance(values, dict) else ():
+            if key not in cls.model_fields:
+                raise WrongValue(str(unknown("key", key, cls.model_fields)))
+        try:
+            return handler(values)
+        except ValidationError as error:
+            raise WrongValue(explained(error)) from None
 
     @field_validator("model", mode="before")
     @classmethod
@@ -133,11 +163,16 @@ class Config(BaseModel):
             raise UserError("order: only clients that the data name can be ordered; set partition = natural")
         if self.evidence == "held-out" and self.hold_out == 0:
             raise UserError("evidence = held-out: no images are set aside; say how many, for instance hold_out = 0.1")
-        if self.engine == "pool":
+        if self.engine != "serial":
             plugins.importable_elsewhere(self.method)
             plugins.importable_elsewhere(self.model)
         if self.later == "frozen-head" and registry.find(self.method).method.whole_only:
             raise UserError(f"later = frozen-head: {self.method} has a training of its own, of the whole model")
+        if self.privacy.on and not registry.find(self.method).method.sends_changes:
+            raise UserError(
+                f"privacy: {self.method} sends more than a change of what it downloads, or that of no client; it "
+                "cannot be clipped (docs/privacy.md says which methods can)"
+            )
         if self.options.get("finetune") and self.existing == "follow":
             raise UserError("options.finetune: only a client that keeps its model can tune it; set existing = keep")
         return self
@@ -151,7 +186,8 @@ class Config(BaseModel):
     def protocol(self) -> dict[str, Any]:
         """What results depend on besides dataset, method, schedule, seed and the method's settings."""
         order = self.order if isinstance(self.order, str) else json.dumps(self.order, ensure_ascii=False)
-        return self.model_dump(mode="json", exclude=set(APART)) | {"order": order}
+        private = {f"privacy.{name}": value for name, value in self.privacy} if self.privacy.on else {}
+        return self.model_dump(mode="json", exclude=set(APART)) | {"order": order} | private
 
     def toml(self) -> str:
         values = self.model_dump(mode="json", exclude_none=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Table
 from rich.text import Text
@@ -12,30 +13,34 @@ from rich.text import Text
 from pfeddsh.results.metrics import LOST, completed
 from pfeddsh.schedule import Schedule
 
+LOG = "events.jsonl"
+SHOWN = 5  # refusals that are told one by one
 PLAIN_INTERVAL = 10.0  # seconds between lines when the output is not a terminal
 
 
 class Remaining(ProgressColumn):
-    """Time left, from the visits done since this process started."""
+    """Time left, from the work done since this process started."""
 
     def render(self, task: Task) -> Text:
         return Text(task.fields["eta"], style="cyan")
 
 
 class ProgressLine:
-    """Rounds, loss, samples per second and the time left."""
+    """Rounds, loss, samples per second and the time left: of rounds, of evaluating everyone, and of replay."""
 
     def __init__(self, plan: Schedule, label: str, console: Console) -> None:
         self._plan, self._label, self._console = plan, label, console
-        self._rounds = sum(plan.rounds(t) for t in plan.steps)
-        self._done = self._seen = self._samples = 0
+        self._total = sum(sum(plan.work(step)) for step in plan.steps)
+        self._start: float | None = None  # the work that was done before this process, in visits
+        self._done, self._samples, self._refused = 0.0, 0, 0
+        self._replays: list[float] = []  # seconds, of later steps
         self._began = self._spoke = time.monotonic()
         self._loss = 0.0
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), Remaining(),
             console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
-        self._bar = self._progress.add_task(label, total=self._rounds, text="", eta="")
+        self._bar = self._progress.add_task(label, total=self._total, text="", eta="")
 
     def __enter__(self) -> "ProgressLine":
         self._progress.start()
@@ -48,30 +53,51 @@ class ProgressLine:
         if kind == "round":
             self._round(facts)
         elif kind == "step":
-            ri = f", existing clients {facts['ri']:+.2f}" if facts["ri"] is not None else ""
-            replay = f", replay {facts['replay_seconds']:.0f} s" if facts["replay_seconds"] else ""
-            accuracy = "-" if facts["accuracy"] is None else f"{facts['accuracy']:.1f} %"
-            self._console.print(f"{self._label}: step {facts['step']} done, newcomers {accuracy}{ri}{replay}")
-        else:
-            self._console.print(f"{self._label}: [yellow]{kind}[/] client {facts['client']}: {facts['reason']}")
+            self._step(facts)
+        elif kind == "refused":
+            self._refused += 1
+            if self._refused <= SHOWN:
+                text = f"{self._label}: [yellow]refused[/] client {facts['client']}: {escape(facts['reason'])}"
+                rest = f" (further ones are in {LOG})" if self._refused == SHOWN else ""
+                self._console.print(text + rest, soft_wrap=True)
+
+    def _step(self, facts: dict[str, Any]) -> None:
+        step = facts["step"]
+        self._done = sum(sum(self._plan.work(t)) for t in range(1, step + 1))
+        self._replays += [facts["replay_seconds"]] if step > 1 else []
+        ri = f", existing clients {facts['ri']:+.2f}" if facts["ri"] is not None else ""
+        replay = f", replay {facts['replay_seconds']:.0f} s" if facts["replay_seconds"] >= 0.5 else ""
+        accuracy = "-" if facts["accuracy"] is None else f"{facts['accuracy']:.1f} %"
+        self._console.print(f"{self._label}: step {step} done, newcomers {accuracy}{ri}{replay}")
 
     def _round(self, facts: dict[str, Any]) -> None:
-        self._seen += 1
-        self._done = sum(self._plan.rounds(t) for t in range(1, facts["step"])) + facts["round"] + 1
+        step, number = facts["step"], facts["round"] + 1
+        rounds, (visits, _) = self._plan.rounds(step), self._plan.work(step)
+        before = sum(sum(self._plan.work(t)) for t in range(1, step))
+        self._done = before + visits * number / rounds
+        if self._start is None:
+            self._start = self._done - visits / rounds
         self._samples += facts["samples"]
         self._loss = facts["loss"] if facts["loss"] is not None else self._loss
         now = time.monotonic()
         elapsed = max(now - self._began, 1e-9)
-        eta = f"{_clock(elapsed / self._seen * (self._rounds - self._done))} left"
-        step, steps, rounds = facts["step"], len(self._plan.steps), self._plan.rounds(facts["step"])
+        eta = f"{_clock(self._left(step, elapsed))} left"
         text = (
-            f"step {step}/{steps} round {facts['round'] + 1}/{rounds}"
+            f"step {step}/{len(self._plan.steps)} round {number}/{rounds}"
             f"  loss {self._loss:.3f}  {self._samples / elapsed:,.0f} samples/s"
         )
         self._progress.update(self._bar, completed=self._done, text=text, eta=eta)
         if not self._console.is_terminal and now - self._spoke > PLAIN_INTERVAL:
             self._spoke = now
             self._console.print(f"{self._label}: {text}  {eta}", soft_wrap=True)
+
+    def _left(self, step: int, elapsed: float) -> float:
+        """Seconds: the visits left at the pace so far, and a replay for each step to come as long as those before."""
+        replays = sum(self._replays)
+        pace = max(0.0, elapsed - replays) / (self._done - (self._start or 0.0))
+        coming = len(self._plan.steps) - max(step, 2) + 1
+        replay = replays / len(self._replays) * coming if self._replays else 0.0
+        return pace * (self._total - self._done) + replay
 
 
 def _clock(seconds: float) -> str:

@@ -123,6 +123,12 @@ def names() -> list[str]:
     return list(_REGISTRY)
 
 
+def absolute(name_or_path: str) -> str:
+    """A path as it is known from every folder; names stay what they are."""
+    path = Path(name_or_path).expanduser()
+    return name_or_path if name_or_path in _REGISTRY or not path.exists() else str(path.absolute())
+
+
 def load(
     name_or_path: str,
     data_dir: Path | None = None,

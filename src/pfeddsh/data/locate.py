@@ -83,5 +83,5 @@ def _download(repo: str, folder: str) -> str:
 
 
 def _missing(name: str, searched: list[Path], expected: str, advice: str) -> UserError:
-    places = "".join(f"\n  {place}" for place in dict.fromkeys(searched))
-    return UserError(f"dataset '{name}' was not found: expected {expected} in one of{places}\n{advice}")
+    places = " or ".join(str(place) for place in dict.fromkeys(searched))
+    return UserError(f"dataset '{name}' was not found: expected {expected} in {places}; {advice}")

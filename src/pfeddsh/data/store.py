@@ -32,7 +32,7 @@ OWNERS = ("clients_train", "clients_test")  # beside them, where the data name c
 logger = logging.getLogger(__name__)
 
 
-class Damaged(Exception):
+class Altered(Exception):
     """A decoded copy that does not agree with what was written."""
 
 
@@ -56,7 +56,7 @@ def open_or_build(source: Source, wanted: Wanted) -> Decoded:
             return _open(folder)
         except FileNotFoundError:
             pass
-        except Damaged as error:
+        except Altered as error:
             warnings.warn(f"decoded copy {folder} is damaged ({error}); making it again", RuntimeWarning, stacklevel=3)
             _discard(folder)
         _build(source, wanted, folder)
@@ -76,11 +76,11 @@ def _open(folder: Path) -> Decoded:
     try:
         meta = json.loads((folder / "meta.json").read_text("utf-8"))
         if meta.pop("checksum") != _checksum(meta):
-            raise Damaged("meta.json was altered")
+            raise Altered("meta.json was altered")
         names = ARRAYS + (OWNERS if meta["client_names"] else ())
         for name in names:
             if (folder / f"{name}.npy").stat().st_size != meta["files"][f"{name}.npy"]:
-                raise Damaged(f"{name}.npy has the wrong size")
+                raise Altered(f"{name}.npy has the wrong size")
         arrays = {
             name: np.load(folder / f"{name}.npy", mmap_mode="r" if name[0] == "x" else None, allow_pickle=False)
             for name in names
@@ -90,9 +90,9 @@ def _open(folder: Path) -> Decoded:
             numbers = [y] + ([arrays[f"clients_{split}"]] if meta["client_names"] else [])
             good = x.dtype in (np.uint8, np.float32) and x.shape[1:] == tuple(meta["shape"])
             if not good or any(n.dtype != np.int64 or n.shape != x.shape[:1] for n in numbers):
-                raise Damaged(f"the {split} arrays have the wrong type or shape")
+                raise Altered(f"the {split} arrays have the wrong type or shape")
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise Damaged(str(error) or type(error).__name__) from error
+        raise Altered(str(error) or type(error).__name__) from error
     return Decoded(arrays, meta)
 
 
@@ -118,7 +118,7 @@ def _build(source: Source, wanted: Wanted, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
             whole = Path(scratch) / "whole"
-            whole.mkdir()
+            whole.mkdir(mode=0o700)  # decoded images are as private as the files they come from
             _write(raw, whole, source, wanted)
             try:
                 whole.rename(folder)

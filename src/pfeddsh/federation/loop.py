@@ -15,7 +15,19 @@ from pfeddsh.federation.clients import Clients, Round, Simulated
 from pfeddsh.federation.engines import Engine, Reply
 from pfeddsh.federation.observers import Observer
 from pfeddsh.federation.workbench import CONTROL, SERVER, Call, Workbench
-from pfeddsh.messages import BadMessage, Compute, Memory, Message, Parts, Record, State, by_client, check, per_client
+from pfeddsh.messages import (
+    BadMessage,
+    Compute,
+    Memory,
+    Message,
+    Parts,
+    Record,
+    State,
+    by_client,
+    check,
+    per_client,
+    withheld,
+)
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.results.metrics import Row
 from pfeddsh.storage.checkpoint import Checkpoints, Moment
@@ -68,7 +80,8 @@ class Federation:
         if done == 0:
             self._open(step)
         for round in range(done, self.plan.rounds(step)):
-            self._round(step, round)
+            if not self._round(step, round):
+                break
             if self.checkpoints.due((step, round + 1)):
                 self._snapshot(step, round + 1)
         self._close(step)
@@ -76,12 +89,12 @@ class Federation:
 
     def _open(self, step: int) -> None:
         """Newcomers tell of themselves; one with a malformed card is refused, and the step goes on without it."""
-        template, greeting = self.method.expected_card(), self.method.greeting(self.state)
+        greeting = self.method.greeting(self.state)
         cards = {}
         for client, (card, memory) in self._ask("card", dict.fromkeys(self.plan.batch(step), greeting), step):
             self.ledger.add_transfer(down=greeting.nbytes, up=card.nbytes)
             try:
-                check(card, template)
+                self.method.check_card(card)
             except BadMessage as error:
                 self.ledger.turn_away(client, f"card refused: {error}")
                 self.tell("refused", {"step": step, "client": client, "reason": str(error)})
@@ -90,10 +103,13 @@ class Federation:
         if step == 1 and not cards:
             raise UserError("every client of the first batch was turned away; events.jsonl says why")
         self.method.open_step(self.state, step, self.plan.rounds(step), cards)
+        if (reason := self.method.trouble(self.state)) is not None:
+            self.ledger.warn(step, reason)
+            self.tell("warning", {"step": step, "reason": reason})
         self.ledger.add_zero_shot(self._evaluate(step, list(cards) if self.method.zero_shot else [])["acc"])
 
-    def _round(self, step: int, round: int) -> None:
-        """One round, from the journal if it was already computed before an interruption."""
+    def _round(self, step: int, round: int) -> bool:
+        """One round, from the journal if it was already computed before an interruption; False if it is the last."""
         recorded = self.checkpoints.recorded((step, round + 1))
         if recorded is None:
             brought = self.clients.train(lambda: self._attempt(step, round))
@@ -113,6 +129,7 @@ class Federation:
         for client, reason in facts["refused"].items():
             self.tell("refused", {"step": step, "round": round, "client": int(client), "reason": reason})
         self.tell("round", facts)
+        return not facts.get("abandoned")
 
     def _attempt(self, step: int, round: int) -> Round:
         """Send the sampled clients their downloads, and collect the uploads that pass the checks."""
@@ -162,7 +179,8 @@ class Federation:
                 check(report, self.method.expected_report())
                 reports[client] = report
             except BadMessage as error:
-                self.tell("refused", {"step": step, "client": client, "reason": f"report refused: {error}"})
+                if not withheld(report):  # by the client's own policy: then it is as if it had been away
+                    self.tell("refused", {"step": step, "client": client, "reason": f"report refused: {error}"})
         if not self._frozen(step):
             self.method.close_step(self.state, reports)
         newcomers = [k for k in self.plan.batch(step) if k not in self.ledger.absent]
@@ -246,6 +264,10 @@ class Federation:
     def _snapshot(self, step: int, done: int) -> None:
         self._collect_controls()
         self.checkpoints.snapshot((step, done), self._parts())
+
+    def rewrite(self, moment: Moment) -> None:
+        """A snapshot in place of all others, after something was deleted from the state."""
+        self.checkpoints.rewrite(moment, self._parts())
 
     def _parts(self) -> Parts:
         """Everything that a resumed run needs."""

@@ -4,11 +4,16 @@ import json
 from pathlib import Path
 from typing import Any, Protocol
 
+from pfeddsh.config import Config
+from pfeddsh.errors import UserError
+from pfeddsh.results.ledger import Ledger
 from pfeddsh.storage.checkpoint import Moment
+
+PATIENCE = 10  # rounds without a single good upload
 
 
 class Observer(Protocol):
-    """`kind` is round, step or refused."""
+    """`kind` is round, step, refused or warning."""
 
     def event(self, kind: str, facts: dict[str, Any]) -> None: ...
 
@@ -33,3 +38,20 @@ class EventLog:
     def event(self, kind: str, facts: dict[str, Any]) -> None:
         self._file.write(json.dumps({"event": kind, **facts}) + "\n")
         self._file.flush()
+
+
+class Divergence:
+    """Ends a run in which nothing can be learned: every upload since its beginning was refused."""
+
+    def __init__(self, ledger: Ledger, config: Config) -> None:
+        self._ledger, self._config = ledger, config
+
+    def event(self, kind: str, facts: dict[str, Any]) -> None:
+        ledger, rounds = self._ledger, int(self._ledger.totals["rounds"])
+        if kind != "round" or not ledger.nothing_accepted or rounds < min(PATIENCE, self._config.rounds_first):
+            return
+        reason = next(iter(ledger.refusals), "see events.jsonl")
+        raise UserError(
+            f"all {int(ledger.totals['refused'])} uploads of the first {rounds} rounds were refused ({reason}): "
+            f"nothing is learned; try a lower lr than {self._config.lr:g}, or look at the data and the method"
+        )

@@ -6,6 +6,7 @@ what it carries, so it does not matter which workbench runs it, or when.
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -13,11 +14,12 @@ from torch import Tensor
 
 from pfeddsh import devices
 from pfeddsh.config import EVERYONE, Config
-from pfeddsh.data.datasets import Dataset, load
+from pfeddsh.data.datasets import Dataset, absolute, load
 from pfeddsh.data.images import Shape
 from pfeddsh.data.natural import natural
 from pfeddsh.data.partition import Partition, partition
 from pfeddsh.errors import UserError
+from pfeddsh.mechanisms.privacy import protect, repeatable
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Method, Options, Task, Visit
@@ -27,12 +29,13 @@ from pfeddsh.rng import numpy_stream
 
 CONTROL = "control"  # the job that runs a client's local-only control
 CPU = torch.device("cpu")
+PATHS = ("data_dir", "init")  # of a configuration, beside the dataset's
 SERVER = -1  # the 'client' of work that the server itself hands out
 
 
 @dataclass
 class Call:
-    """One piece of work: a named function of the method, and what it is given."""
+    """One piece of work: a named function of the method, or of a part of it (`part.function`), and what it is given."""
 
     job: str
     visit: Visit
@@ -52,14 +55,14 @@ class Shard:
     ) -> None:
         self._dataset, self.trained, self._test, self._set_aside = dataset, train, test, set_aside
         pixels = dataset.x_train.dtype == np.uint8
-        std = torch.from_numpy(np.maximum(dataset.std, 1e-3) if pixels else dataset.std).view(-1, 1, 1)
+        std = torch.from_numpy(np.maximum(dataset.std, 1e-3 if pixels else 0.0)).view(-1, 1, 1)
         self._scale = 1 / (255 * std) if pixels else 1 / std  # a channel of pixels may be constant
         self.device = CPU
-        self._shift = -torch.from_numpy(dataset.mean).view(-1, 1, 1) / std
+        self._shift = -torch.from_numpy(dataset.mean.copy()).view(-1, 1, 1) / std
 
     def _select(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> tuple[Tensor, Tensor]:
-        pixels = torch.from_numpy(images[index]).to(torch.float32, memory_format=torch.channels_last)
-        pixels = pixels.mul_(self._scale).add_(self._shift)
+        pixels = torch.from_numpy(images[index]).to(torch.float32).mul_(self._scale).add_(self._shift)
+        pixels = pixels.contiguous(memory_format=torch.channels_last)  # at last: planes are scaled faster than pixels
         return pixels.to(self.device), torch.from_numpy(labels[index]).long().to(self.device)
 
     @cached_property
@@ -95,7 +98,12 @@ def open_data(config: Config) -> Dataset:
 
 
 def settled(config: Config) -> Config:
-    """The configuration with its clients counted: a schedule `all` is one batch of those that the data name."""
+    """The configuration as it is written down: its paths hold in every folder, and its clients are counted.
+
+    A schedule `all` is one batch of those that the data name.
+    """
+    paths = {name: path.expanduser().absolute() for name in PATHS if (path := getattr(config, name)) is not None}
+    config = config.model_copy(update={"dataset": absolute(config.dataset), **paths})
     if config.schedule != EVERYONE:
         return config
     return config.model_copy(update={"schedule": str(len(open_data(config).client_names))})
@@ -127,22 +135,26 @@ class Workbench:
 
     device = torch.device("cpu")
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, dataset: Dataset | None = None) -> None:
+        """`dataset`: the data of the run, where they are at hand already."""
         self.config = config = settled(config)
         self.plan = config.plan()
-        self.dataset = open_data(config)
+        self.dataset = dataset or open_data(config)
         self.parts = divide(config, self.dataset)
         self.device = devices.find(config.device)
         shape = self.dataset.shape
         self.task = Task.create(self.dataset.classes, config.seed, config.model, shape, config.init)
         self.method = registry.create(config.method, config.options, self.task)
+        self.method.simulated = True
 
     @cached_property
     def _at_work(self) -> Method:
         """The method as calls use it; the state that `method` holds for the server stays on the CPU."""
         if self.device.type == "cpu":
             return self.method
-        return registry.create(self.config.method, self.config.options, self.task.to(self.device))
+        method = registry.create(self.config.method, self.config.options, self.task.to(self.device))
+        method.simulated = True
+        return method
 
     @cached_property
     def _local_only(self) -> Local:
@@ -173,7 +185,7 @@ class Workbench:
     def run(self, call: Call) -> tuple[Message, Memory]:
         """Do one piece of work."""
         if call.visit.client == SERVER:
-            reply: Message = getattr(self._at_work, call.job)(call.message.to(self.device), call.visit)
+            reply: Message = attrgetter(call.job)(self._at_work)(call.message.to(self.device), call.visit)
             return reply.to(CPU), Memory()
         pooled = self.method.pools_data and call.job == "local"
         data = self.pool(call.visit) if pooled else self.shard(call.visit.client)
@@ -182,7 +194,13 @@ class Workbench:
             return self._control(call.visit, data)
         given = call.message.to(self.device), data, call.memory.to(self.device), call.visit
         message, memory = getattr(self._at_work, call.job)(*given)
-        return message.to(CPU), memory.to(CPU)
+        return self._protected(call, message.to(CPU)), memory.to(CPU)
+
+    def _protected(self, call: Call, reply: Message) -> Message:
+        """An upload as the client would let it go; what it keeps to itself it keeps as it is."""
+        if call.job != "local" or not self.config.privacy.on:
+            return reply
+        return protect(call.message, reply, self.config.privacy, repeatable(call.visit.generator("privacy")))
 
     def _control(self, visit: Visit, data: Shard) -> tuple[Message, Memory]:
         """All visits of one client in its own step, alone, and its accuracy after them."""

@@ -11,10 +11,12 @@ import torch
 from pfeddsh.config import Config
 from pfeddsh.data.datasets import Dataset
 from pfeddsh.results.metrics import proactive_adaptation, retroactive_improvement, sampled_adaptation, summary
+from pfeddsh.results.privacy import spent
 from pfeddsh.results.visits import visits
 from pfeddsh.schedule import Schedule
 
 SCHEMA = 1
+REASONS = 5  # that are kept, of refused uploads; events.jsonl has them all
 
 
 Rows = dict[str, list[float | None]]
@@ -37,22 +39,45 @@ class Ledger:
         self.totals: dict[str, float] = dict.fromkeys(counted, 0)
         self.replay_seconds: list[float] = []
         self.zero_shot: list[list[float | None]] = []
+        self.refusals: dict[str, int] = {}  # of uploads, by reason; the first few reasons
+        self.warnings: list[dict[str, Any]] = []
 
     def grow(self) -> None:
-        """Make room for clients that the plan has taken in since."""
+        """Make room for clients that the plan has taken in since; forget those it has let go again."""
         clients = self.plan.clients
+        self.absent = {k: why for k, why in self.absent.items() if k < clients}
         self.batch = [next(t for t in self.plan.steps if k in self.plan.batch(t)) for k in range(clients)]
         rows = [*self.acc, *self.before, self.local, *self.zero_shot]
         for row in rows + [row for sibling in self.siblings.values() for row in sibling]:
             row += [None] * (clients - len(row))
+            del row[clients:]
 
     def turn_away(self, client: int, reason: str) -> None:
         self.absent[client] = reason
+
+    def forget(self, client: int, reason: str) -> None:
+        """A client has left: it takes part in nothing, and what was measured of it goes."""
+        self.turn_away(client, reason)
+        rows = [*self.acc, *self.before, self.local, *self.zero_shot]
+        for row in rows + [row for sibling in self.siblings.values() for row in sibling]:
+            row[client] = None
+
+    def warn(self, step: int, reason: str) -> None:
+        """The method cannot work as meant from this step on."""
+        self.warnings.append({"step": step, "reason": reason})
+
+    @property
+    def nothing_accepted(self) -> bool:
+        """Whether clients trained and every single upload so far was refused."""
+        return 0 < self.totals["visits"] == self.totals["refused"]
 
     def add_round(self, facts: dict[str, Any]) -> None:
         self.totals["rounds"] += 1
         self.totals["visits"] += len(facts["clients"])
         self.totals["refused"] += len(facts["refused"])
+        for reason in facts["refused"].values():
+            if reason in self.refusals or len(self.refusals) < REASONS:
+                self.refusals[reason] = self.refusals.get(reason, 0) + 1
         self.totals["down"] += facts["down"] - facts["once_down"]
         self.totals["up"] += facts["up"] - facts["once_up"]
         self.add_transfer(facts["once_down"], facts["once_up"])
@@ -79,8 +104,9 @@ class Ledger:
         """Evaluations before and after replay, each by rule; `acc` is the one the configuration chose."""
         self.before.append(before["acc"])
         self.acc.append(after["acc"])
-        for rule in after.keys() - {"acc"}:
-            self.siblings.setdefault(rule, []).append(after[rule])
+        for rule in (self.siblings.keys() | after.keys()) - {"acc"}:
+            rows = self.siblings.setdefault(rule, self.acc[:-1])  # before there was a choice, all rules were one
+            rows.append(after.get(rule, after["acc"]))
         step = len(self.acc)
         answers = [yes for k, yes in accepted.items() if self.batch[k] < step]
         self.accepted.append(sum(answers) / len(answers) if answers else None)
@@ -113,6 +139,8 @@ class Ledger:
             "accepted": self.accepted,
             "capacity": self.capacity,
             "zero_shot": self.zero_shot,
+            "refusals": self.refusals,
+            "warnings": self.warnings,
         }
 
     def restore(self, facts: dict[str, Any]) -> None:
@@ -122,6 +150,7 @@ class Ledger:
         self.replay_seconds, self.siblings = facts["replay_seconds"], facts["siblings"]
         self.accepted, self.capacity = facts["accepted"], facts["capacity"]
         self.zero_shot = facts["zero_shot"]
+        self.refusals, self.warnings = facts.get("refusals", {}), facts.get("warnings", [])  # not in older snapshots
 
     def results(self, config: Config, dataset: Dataset, total_seconds: float) -> dict[str, Any]:
         """The content of results.json; other programs read it."""
@@ -157,7 +186,10 @@ class Ledger:
             "accepted": self.accepted,
             **self.siblings,
             "refused": {"uploads": int(self.totals["refused"]), "clients": {str(k): v for k, v in self.absent.items()}},
+            "uploads": {"sent": int(self.totals["visits"]), "refused_for": self.refusals},
+            "warnings": self.warnings,
             "options": config.options,
+            **spent(config, self.plan),
             "protocol": config.protocol(),
             "environment": environment(dataset),
         }

@@ -11,6 +11,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from pfeddsh.errors import UserError
 from pfeddsh.messages import Parts, bundle, unbundle
 from pfeddsh.storage.files import Damaged, read_record, write_record
 
@@ -23,6 +24,7 @@ class Checkpoints:
 
     folder: Path
     interval: float = 60.0  # seconds between snapshots within a step
+    strict: bool = False  # refuse to begin anew where every snapshot is damaged, and a journal with a gap
     _last: float = 0.0
 
     def __post_init__(self) -> None:
@@ -55,17 +57,34 @@ class Checkpoints:
                     path.unlink()
         self._last = time.monotonic()
 
+    def rewrite(self, moment: Moment, parts: Parts) -> None:
+        """Write the whole state and keep nothing else: what was deleted in it must not stay in an older file."""
+        self.snapshot(moment, parts)
+        for kind in ("snapshot", "round"):
+            for other, path in self._files(kind).items():
+                if kind == "round" or other != moment:
+                    path.unlink()
+
     def round(self, moment: Moment, parts: Parts) -> None:
         """Write what one round brought; `moment` is the one after it. One lost to a power cut is computed again."""
+        if self.strict:
+            for later, path in self._files("round").items():
+                if later > moment:  # of a copy that was taken while we worked: they follow from another round than this
+                    path.unlink()
         write_record(self._path("round", moment), bundle(parts), durable=False)
 
     def latest(self) -> tuple[Moment, Parts] | None:
         """The newest snapshot that is whole; damaged ones are named in a warning and passed over."""
         for moment, path in reversed(self._files("snapshot").items()):
             try:
-                return moment, unbundle(read_record(path))
+                return moment, _parts(path)
             except Damaged as error:
                 warnings.warn(f"{error}; using the checkpoint before it", stacklevel=2)
+        if self.strict and self._files("snapshot"):
+            raise UserError(
+                f"{self.folder}: every snapshot is damaged, so nobody knows what was served; restore the folder from a "
+                "backup (to begin anew, use a new folder)"
+            )
         return None
 
     def recorded(self, moment: Moment) -> Parts | None:
@@ -74,7 +93,14 @@ class Checkpoints:
         if not path.exists():
             return None
         try:
-            return unbundle(read_record(path))
+            return _parts(path)
         except Damaged as error:
             warnings.warn(f"{error}; computing that round again", stacklevel=2)
             return None
+
+
+def _parts(path: Path) -> Parts:
+    try:
+        return unbundle(read_record(path))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"{path} is no checkpoint: {type(error).__name__}") from error

@@ -31,6 +31,8 @@ ADDED = {
     "hold_out": 0.0, "sampling": "random", "order": "seed", "image_size": 0, "resize": "pad", "skip_unreadable": False,
 }  # fmt: skip
 
+UPLOADS = "privacy"  # of which a client alone has none
+
 
 def relevant(config: Config) -> dict[str, Any]:
     """Every key of the configuration but those that are known to stand apart: a forgotten one can only save less."""
@@ -40,7 +42,7 @@ def relevant(config: Config) -> dict[str, Any]:
 def path(config: Config, fingerprint: str, step: int) -> Path:
     """Where the controls of a step's batch are kept."""
     plan = config.plan()
-    known = {name: value for name, value in relevant(config).items() if value != ADDED.get(name)}
+    known = {name: value for name, value in relevant(config).items() if value != ADDED.get(name) and name != UPLOADS}
     network, device = networks.identity(config.model, config.init), devices.find(config.device).type
     other = [part for part in (network, device) if part not in (None, "cpu")]
     key = json.dumps([VERSION, fingerprint, plan.clients, plan.sizes[:step], known, *other])

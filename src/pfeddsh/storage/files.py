@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from pfeddsh.errors import UserError
-from pfeddsh.messages import Record, separate
+from pfeddsh.messages import Record, parsed, separate
+
+LOOKS = 4  # at a lock before it counts as taken: someone may only be looking
 
 
 class Busy(UserError):
@@ -42,6 +45,29 @@ def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
         raise UserError(f"cannot write {path}: {why}; free some space or choose another place") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def writable(folder: Path) -> None:
+    """Raise unless a folder can be made there, or is there, and written to; nothing is made yet.
+
+    So a long computation does not end with a mistyped `--out`.
+    """
+    nearest = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if nearest == folder and not nearest.is_dir():
+        raise UserError(f"{folder} is a file; choose a folder that is new or empty")
+    if not nearest.is_dir():
+        raise UserError(f"cannot make {folder}: {nearest} is not a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to {nearest}: no permission; choose another folder")
+
+
+def make_folder(folder: Path) -> None:
+    """The folder and those above it, as far as they are missing."""
+    writable(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make {folder}: {error.strerror or error}; choose another folder") from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -76,11 +102,12 @@ def read_record(path: Path) -> Record:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
-        record = Record(tensors, json.loads(metadata["facts"]))
+        record = Record(tensors, parsed(metadata["facts"]))
         expected = metadata["sha256"]
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise Damaged(f"{path} cannot be read: {error}") from error
-    if digest(record) != expected:
+        sound = isinstance(record.facts, dict) and digest(record) == expected
+    except Exception as error:  # of whatever kind: the file is not what was written
+        raise Damaged(f"{path} cannot be read: {str(error)[:200]}") from error
+    if not sound:
         raise Damaged(f"{path} does not match its checksum")
     return record
 
@@ -88,9 +115,30 @@ def read_record(path: Path) -> Record:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Only one process works in a folder at a time; the lock goes with the process, however it ends."""
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy(f"{folder} is in use by another process; wait for it or choose another folder") from None
+    try:
+        file = open(folder / ".lock", "a")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror or error}") from None
+    with file:
+        for attempt in range(LOOKS):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if attempt + 1 == LOOKS:
+                    text = f"{folder} is in use by another process; wait for it or choose another folder"
+                    raise Busy(text) from None
+                time.sleep(0.05)
         yield
+
+
+def in_use(folder: Path) -> bool:
+    """Whether some process works in a folder. Looking takes the lock for a moment, which `locked` waits out."""
+    try:
+        with open(folder / ".lock") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
