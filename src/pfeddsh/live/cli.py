@@ -35,7 +35,13 @@ def serve(
     set_: Annotated[list[str] | None, typer.Option("--set", help="any other key: lr=0.05, options.NAME=VALUE")] = None,
     port: Annotated[int, typer.Option(help="of the SuperLink, on the loopback")] = 9092,
     listen: Annotated[str, typer.Option(help="where the proxy lets sites in")] = "0.0.0.0:9443",
-    page: Annotated[int, typer.Option(help="port of the status page, on the loopback; 0 takes a free one")] = 0,
+    page: Annotated[
+        str, typer.Option(help="PORT of status page, /health and /metrics, or HOST:PORT; 0 takes a free one")
+    ] = "0",
+    alert_after: Annotated[
+        float, typer.Option(help="minutes without progress before there is an alert; 0: never")
+    ] = 30,
+    health: Annotated[str | None, typer.Option(help="HOST:PORT of Flower's own gRPC health service")] = None,
     attach: Annotated[bool, typer.Option(help="use the SuperLink that already runs on --port")] = False,
     insecure: Insecure = False,
 ) -> None:
@@ -46,11 +52,13 @@ def serve(
 
     Example: `pfeddsh serve hospital --classes normal,pneumonia --batch-min 3 --batch-wait 86400`
     """
-    from pfeddsh.live.coordinator.config import build, save
-    from pfeddsh.live.coordinator.page import serve_page
+    from pfeddsh.live.coordinator.config import build, check_unchanged, save
+    from pfeddsh.storage.files import locked
     from pfeddsh.values import override, read
 
     with _flower():
+        from pfeddsh.live.coordinator.health import Alarm
+        from pfeddsh.live.coordinator.page import place, serve_page
         from pfeddsh.live.coordinator.serve import Server
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,15 +71,21 @@ def serve(
     values = override(values, set_ or [])
     if "classes" not in values:
         raise UserError("which classes are there? give --classes cat,dog,horse, or classes = [...] in a TOML file")
-    save(folder, build(values, str(config or "command line")))
-    shown = serve_page(folder, port=page)
-    _say(
-        f"coordinator in {folder}; `pfeddsh status {folder}` and http://127.0.0.1:{shown.server_port} tell how it goes"
-    )
-    try:
-        _until_interrupted(Server(folder, port, insecure, _say, listen, attach).run)
-    finally:
-        shown.shutdown()
+    made = build(values, str(config or "command line"))
+    host, wanted = place(page)
+    with locked(folder):  # nothing is touched before: another `serve` may be at work
+        check_unchanged(folder, made)
+        save(folder, made)
+        shown = serve_page(folder, host, wanted, alert_after)
+        where = f"http://{host}:{shown.server_port}"
+        _say(f"coordinator in {folder}; `pfeddsh status {folder}` and {where} tell how it goes")
+        alarm = Alarm(folder, alert_after, _say)
+        alarm.start()
+        try:
+            _until_interrupted(Server(folder, port, insecure, _say, listen, attach, health).run)
+        finally:
+            alarm.stop()
+            shown.shutdown()
 
 
 def join(
@@ -84,6 +98,10 @@ def join(
     allow: Annotated[
         list[str] | None, typer.Option(help="a method of your own to run here: package.module:Class")
     ] = None,
+    trust: Annotated[
+        Path | None, typer.Option(help="a public key (.pub): run only an app that it has signed, see `pfeddsh sign`")
+    ] = None,
+    health: Annotated[str | None, typer.Option(help="HOST:PORT of Flower's own gRPC health service")] = None,
 ) -> None:
     """Take part in a federation as one site, until stopped. Joining again with the same HOME resumes.
 
@@ -96,13 +114,14 @@ def join(
 
     with _flower():
         from pfeddsh.live.security.certs import make_node_key
+        from pfeddsh.live.security.trusted import trust as trust_only
         from pfeddsh.live.site.join import SiteConfig
         from pfeddsh.live.site.join import join as run
 
     home.mkdir(parents=True, exist_ok=True)
     before = SiteConfig.load(home).model_dump() if (home / "site.toml").exists() else {}
     given: dict[str, Any] = {"data": data and str(Path(data).expanduser().resolve()), "server": server, "name": name}
-    given |= {"insecure": insecure, "allow": allow}
+    given |= {"insecure": insecure, "allow": allow, "health": health}
     values = {"name": home.resolve().name, **before, **{key: v for key, v in given.items() if v is not None}}
     if "data" not in values:
         raise UserError("where are this site's images? give --data DIR the first time")
@@ -111,6 +130,8 @@ def join(
     SiteConfig(**values).save(home)
     if ca:
         shutil.copyfile(ca, home / "ca.crt")
+    if trust:
+        trust_only(home, trust)
     make_node_key(home)
     _until_interrupted(lambda: run(home, _say))
 
@@ -118,16 +139,18 @@ def join(
 def federation(
     folder: Annotated[Path | None, typer.Option(help="keep everything here; default: a temporary folder")] = None,
     rounds: Annotated[int, typer.Option(help="of the first step; the second has two thirds")] = 8,
+    seed: Annotated[int, typer.Option(help="which images the sites have")] = 0,
 ) -> None:
     """Show a whole federation on this machine: a coordinator, three sites, then two late ones, on the embedded digits.
 
-    Takes a few minutes, nearly all of it Flower's. Prints PA, RI and what became of the offers.
+    A late site is served before its first round, gains by its step, and the earlier sites are offered what it brought.
+    Takes three to four minutes, nearly all of it Flower's.
     """
     with _flower():
         import flwr  # noqa: F401  # here, not when its processes fail to start
 
         from pfeddsh.live.demo import demonstrate
-    demonstrate(folder, rounds, console)
+    demonstrate(folder, rounds, seed, console)
 
 
 def _until_interrupted(run: Any) -> None:

@@ -1,4 +1,4 @@
-"""`make federation`: five sites of the digits in two batches on this machine, the second while the first is served."""
+"""`make federation`: five sites of the digits on this machine, two of them late, told as it happens."""
 
 import json
 import sys
@@ -10,23 +10,36 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 
-from pfeddsh.data.datasets import load
-from pfeddsh.data.partition import partition
+from pfeddsh.data.datasets import Dataset, load
 from pfeddsh.errors import UserError
-from pfeddsh.live.coordinator.config import LiveConfig, build, save
+from pfeddsh.live.coordinator.config import build, save
 from pfeddsh.live.processes import Child, environment, free_port
+from pfeddsh.live.story import Story
 
-SITES = ("amsterdam", "bergen", "cork", "delft", "essen")  # the last two come late
+# A site, how many images it trains on, and the digits that most of them show. The last two come late.
+SITES = {
+    "amsterdam": (60, range(4)),
+    "bergen": (60, range(3, 7)),
+    "cork": (60, range(6, 10)),
+    "delft": (80, range(5)),
+    "essen": (80, range(5, 10)),
+}
+FIRST, LATE = tuple(SITES)[:3], tuple(SITES)[3:]
+SKEW = 0.7  # of a site's images show its own digits, the others any other digit
+TEST = 60  # images by which a site is measured
 SECONDS = 1800.0  # after which something is wrong
 
+Indices = npt.NDArray[np.int64]
 
-def demonstrate(folder: Path | None, rounds: int, console: Console) -> None:
+
+def demonstrate(folder: Path | None, rounds: int, seed: int, console: Console) -> None:
     """Start everything, tell what happens, print the outcome, leave nothing running."""
     with _place(folder) as place:
-        config = _prepare(place, rounds)
         server, port = place / "server", free_port()
+        prepare(place / "data", server, rounds, seed)
         began = time.monotonic()
         children: list[Child] = []
 
@@ -41,30 +54,31 @@ def demonstrate(folder: Path | None, rounds: int, console: Console) -> None:
             data = str(place / "data" / f"{name}.npz")
             start(name, "join", str(place / name), "--data", data, "--server", f"127.0.0.1:{port}")
 
+        story = Story(say, LATE)
         try:
+            story.begin(FIRST, SITES[FIRST[0]][0])
             start("serve", "serve", str(server), "--port", str(port))
-            say(f"a coordinator starts; {', '.join(SITES[:3])} join")
-            for name in SITES[:3]:
+            for name in FIRST:
                 start_site(name)
-            watch = Watch(server, say)
-            watch.until(lambda status: status["phase"] == "training" and status["round"] >= rounds // 2, children)
-            say(f"{' and '.join(SITES[3:])} join while the first three are being served")
-            for name in SITES[3:]:
+            watch = Watch(server, story.tell)
+            watch.until(lambda status: status["phase"] == "training" and status["round"] >= rounds // 4, children)
+            story.arrive()
+            for name in LATE:
                 start_site(name)
             watch.until(lambda status: (server / "results.json").exists(), children)
+            watch.until(lambda status: status["phase"] == "done", children)
         finally:
             for child in reversed(children):
                 child.stop(patience=15)
-        _report(json.loads((server / "results.json").read_text()), config, console)
-        say("everything is stopped" + (f"; look at {folder}" if folder else ""))
+        _report(json.loads((server / "results.json").read_text()), console)
+        say("Everything is stopped" + (f"; look at {folder}." if folder else "."))
 
 
 class Watch:
-    """Follows status.json and tells what changes."""
+    """Follows status.json."""
 
-    def __init__(self, server: Path, say: Callable[[str], None]) -> None:
-        self._path, self._say = server / "status.json", say
-        self._told: tuple[Any, ...] = ()
+    def __init__(self, server: Path, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._path, self._tell = server / "status.json", tell
         self._deadline = time.monotonic() + SECONDS
 
     def until(self, reached: Callable[[dict[str, Any]], bool], children: list[Child]) -> None:
@@ -85,14 +99,6 @@ class Watch:
         except (OSError, ValueError):
             return None
 
-    def _tell(self, status: dict[str, Any]) -> None:
-        told = (status["phase"], status["step"], status["round"], len(status["queue"]))
-        if told != self._told:
-            self._told = told
-            queue = "".join(f", {waiting['name']} waits" for waiting in status["queue"])
-            of = f" round {status['round']}/{status['rounds']}" if status["phase"] == "training" else ""
-            self._say(f"step {status['step']}: {status['phase']}{of}{queue}")
-
 
 @contextmanager
 def _place(folder: Path | None) -> Iterator[Path]:
@@ -106,35 +112,55 @@ def _place(folder: Path | None) -> Iterator[Path]:
     yield folder
 
 
-def _prepare(place: Path, rounds: int) -> LiveConfig:
-    """An .npz per site, skewed as sites are, and the coordinator's configuration."""
+def prepare(images: Path, server: Path, rounds: int = 8, seed: int = 0) -> None:
+    """An .npz per site, and the coordinator's configuration."""
     digits = load("digits", shape=(3, 32, 32))
-    parts = partition(
-        digits.y_train, digits.y_test, classes=10, clients=len(SITES), rule="dirichlet", alpha=0.3, seed=0
-    )  # fmt: skip
-    (place / "data").mkdir()
-    for k, name in enumerate(SITES):
-        train, test = parts.train[k], parts.test[k]
-        np.savez(
-            place / "data" / f"{name}.npz", x_train=digits.x_train[train], y_train=digits.y_train[train],
-            x_test=digits.x_test[test], y_test=digits.y_test[test],
-        )  # fmt: skip
+    _write_sites(images, digits, seed)
     values = {
         "classes": list(digits.class_names), "mean": digits.mean.tolist(), "std": digits.std.tolist(), "steps": 2,
-        "rounds_first": rounds, "rounds_later": max(1, rounds * 2 // 3), "local_epochs": 2, "lr": 0.05,
-        "batch_min": 3, "batch_wait": 45, "min_cohort": 2, "round_timeout": 120,
+        "rounds_first": rounds, "rounds_later": max(1, rounds * 2 // 3), "local_epochs": 4, "lr": 0.1,
+        "batch_min": len(FIRST), "batch_wait": 45, "min_cohort": 2, "round_timeout": 120,
     }  # fmt: skip
-    config = build(values, "demonstration")
-    (place / "server").mkdir()
-    save(place / "server", config)
-    return config
+    server.mkdir(exist_ok=True)
+    save(server, build(values, "demonstration"))
 
 
-def _report(results: dict[str, Any], config: LiveConfig, console: Console) -> None:
+def _write_sites(folder: Path, digits: Dataset, seed: int) -> None:
+    """Every site's images, skewed as sites are; no image is at two of them."""
+    rng = np.random.default_rng(seed)
+    train, test = (
+        [list(rng.permutation(np.flatnonzero(y == c))) for c in range(10)] for y in (digits.y_train, digits.y_test)
+    )
+    folder.mkdir(exist_ok=True)
+    for name, (images, own) in SITES.items():
+        shares = np.full(10, (1 - SKEW) / (10 - len(own)))
+        shares[list(own)] = SKEW / len(own)
+        mine, held_out = _draw(train, shares, images, rng), _draw(test, shares, TEST, rng)
+        np.savez(
+            folder / f"{name}.npz", x_train=digits.x_train[mine], y_train=digits.y_train[mine],
+            x_test=digits.x_test[held_out], y_test=digits.y_test[held_out],
+        )  # fmt: skip
+
+
+def _draw(left: list[list[int]], shares: npt.NDArray[np.float64], count: int, rng: np.random.Generator) -> Indices:
+    """So many of the images that are left, by class as the shares say; what is taken is gone."""
+    wanted = np.floor(shares * count).astype(int)
+    while wanted.sum() < count:
+        wanted[rng.choice(10, p=shares)] += 1
+    taken: list[int] = []
+    for digit, number in enumerate(wanted):
+        taken += left[digit][:number]
+        del left[digit][:number]
+    return np.array(sorted(taken))
+
+
+def _report(results: dict[str, Any], console: Console) -> None:
     from pfeddsh.progress import table
 
     sizes = "+".join(str(results["batch"].count(step)) for step in range(1, results["steps"] + 1))
+    results["pa_zero_shot"][0] = None  # nothing had been learnt before the first step
     console.print(table({**results, "dataset": "digits over Flower", "schedule": sizes}))
-    offers = results["offers"]
-    made, accepted, declined = offers["made"], offers["accepted"], offers["declined"]
-    console.print(f"offers: {made} made, {accepted} accepted, {declined} declined", highlight=False)
+
+
+if __name__ == "__main__":  # for deploy/docker/prepare.sh
+    prepare(Path(sys.argv[1]), Path(sys.argv[2]))

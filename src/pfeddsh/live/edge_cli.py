@@ -109,11 +109,11 @@ def _apply(folder: Path) -> str:
 def nodes_list(folder: Folder) -> None:
     """List the sites, their keys' fingerprints and whether they are connected."""
     with _flower():
-        from pfeddsh.live.security import nodes
+        from pfeddsh.live.security import listed, nodes
     try:
         sites = nodes.connected(folder, nodes.superlink_address(folder))
     except nodes.Unreachable as error:
-        sites = nodes.sites(folder)
+        sites = listed.sites(folder)
         Console(stderr=True).print(f"[yellow]by the folder alone:[/] {escape(str(error))}", soft_wrap=True)
     view = Table("site", "state", "key")
     for site in sites:
@@ -167,13 +167,23 @@ def predict(
 
 
 def status(
-    folder: Folder,
-    as_json: Annotated[bool, typer.Option("--json", help="status.json as the coordinator wrote it")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder, or a site's")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="for programs; status.json as the coordinator wrote it")
+    ] = False,
 ) -> None:
     """Show how a running federation fares: clients, queue, step and round, offers, refusals, PA and RI.
 
-    Example: `pfeddsh status coordinator`
+    At a site: its policy, what is spent of its privacy budget, how much has left, its model.
+
+    Example: `pfeddsh status coordinator`, or `pfeddsh status my-site`
     """
+    from pfeddsh.live.site import status as site
+
+    if site.is_site(folder):
+        own = site.read_status(folder)
+        console.print(site.text(own) if as_json else site.render(own), highlight=False, soft_wrap=True)
+        return
     from pfeddsh.live.coordinator.status import read_status, read_text, render
 
     state = read_status(folder)

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from pfeddsh.live.transport import Node, Transport, TransportError
+from pfeddsh.messages import BadMessage
 
 LOOK = 1.0  # seconds between two looks at who is online
 QUICK, SLOW = 0.05, 0.4  # between two polls: after something has happened, and when nothing does
@@ -28,6 +29,7 @@ class Parcel:
     body: bytes
     timeout: float
     grace: float
+    limit: int = 1 << 30  # bytes of its answer
     future: "Future[bytes]" = field(default_factory=Future)
     began: float = field(default_factory=time.monotonic)
     node: int | None = None
@@ -54,6 +56,7 @@ class Exchange:
         self._arrived: list[Parcel] = []
         self._parcels: list[Parcel] = []
         self._messages: dict[str, Parcel] = {}
+        self._nodes: dict[str, int] = {}  # to whom each message went
         self._lock = threading.Lock()
         self._wake, self._stop = threading.Event(), threading.Event()
         self._looked = 0.0
@@ -70,9 +73,14 @@ class Exchange:
         if self._thread.is_alive():
             self._thread.join(timeout=10)
 
-    def ask(self, address: Callable[[], int | None], body: bytes, timeout: float, grace: float) -> "Future[bytes]":
-        """Deliver to whichever node `address` names by then; `Absent` after `timeout`, or `grace` without a node."""
-        parcel = Parcel(address, body, timeout, grace)
+    def ask(
+        self, address: Callable[[], int | None], body: bytes, timeout: float, grace: float, limit: int
+    ) -> "Future[bytes]":
+        """Deliver to whichever node `address` names by then; `Absent` after `timeout`, or `grace` without a node.
+
+        An answer of more than `limit` bytes is not taken in: it is a `BadMessage`, as is one that cannot be read.
+        """
+        parcel = Parcel(address, body, timeout, grace, limit)
         with self._lock:
             if self._failure:
                 raise TransportError(str(self._failure)) from self._failure
@@ -141,18 +149,23 @@ class Exchange:
             if message is None:
                 parcel.node, parcel.not_before, parcel.trouble = None, now + RETRY, "Flower did not take the message"
             else:
-                self._messages[message] = parcel
+                self._messages[message], self._nodes[message] = parcel, node
         return bool(ready)
 
     def _receive(self) -> bool:
         if not self._messages:
             return False
-        answers = self._transport.pull(list(self._messages))
+        answers = self._transport.pull({message: parcel.limit for message, parcel in self._messages.items()})
         for answer in answers:
-            parcel = self._messages.pop(answer.message, None)
+            parcel, node = self._messages.pop(answer.message, None), self._nodes.pop(answer.message, None)
             if parcel is None or parcel not in self._parcels:
                 continue
-            if answer.body is None:
+            if answer.body is not None and answer.node not in (None, node):
+                continue  # nobody answers for another; the message is sent again
+            if answer.refused or (answer.body is not None and len(answer.body) > parcel.limit):
+                self._done(parcel)
+                parcel.future.set_exception(BadMessage(answer.refused or _too_long(answer.body, parcel.limit)))
+            elif answer.body is None:
                 parcel.trouble, parcel.node = answer.error, None
                 parcel.not_before = time.monotonic() + RETRY
             else:
@@ -175,3 +188,8 @@ class Exchange:
     def _done(self, parcel: Parcel) -> None:
         self._parcels.remove(parcel)
         self._messages = {message: other for message, other in self._messages.items() if other is not parcel}
+        self._nodes = {message: node for message, node in self._nodes.items() if message in self._messages}
+
+
+def _too_long(body: bytes | None, limit: int) -> str:
+    return f"a reply of {len(body or b''):,} bytes, at most {limit:,} expected"

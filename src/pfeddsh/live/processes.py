@@ -16,6 +16,7 @@ from pfeddsh.errors import UserError
 from pfeddsh.plugins import python_path
 
 PR_SET_PDEATHSIG = 1
+LISTEN = "0A"  # the state of a socket in /proc/net/tcp
 
 
 def flower(command: str) -> str:
@@ -50,6 +51,35 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def port_taken(port: int) -> bool:
+    """Whether some program listens on this port of the loopback already."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just closed is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def listens(group: int, port: int) -> bool:
+    """Whether it is this process group that listens on a port, and not somebody else; without /proc, we believe it."""
+    try:
+        table = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    except OSError:
+        return True
+    entries = [line.split() for line in table]
+    wanted = {f"socket:[{e[9]}]" for e in entries if e[3] == LISTEN and int(e[1].rpartition(":")[2], 16) == port}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getpgid(int(process.name)) == group:
+                for handle in (process / "fd").iterdir():
+                    with suppress(OSError):
+                        if os.readlink(handle) in wanted:
+                            return True
+    return False
 
 
 class Child:

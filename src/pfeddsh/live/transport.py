@@ -1,8 +1,12 @@
 """All that the federation knows of the network: who is there, hand over messages, ask for replies."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from pfeddsh.errors import UserError
+from pfeddsh.live.security.certs import fingerprint
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -23,11 +27,13 @@ class Node:
 
 @dataclass(frozen=True)
 class Answer:
-    """The reply to a message, or why there will be none."""
+    """The reply to a message, or why there will be none: an error of the network's, or a reply that is refused."""
 
     message: str
     body: bytes | None
     error: str = ""
+    refused: str = ""
+    node: int | None = None  # who sent it, if the network knows
 
 
 class Transport(Protocol):
@@ -35,20 +41,25 @@ class Transport(Protocol):
 
     def nodes(self) -> list[Node]: ...
     def push(self, bodies: Sequence[tuple[int, bytes]], ttl: float) -> list[str | None]: ...
-    def pull(self, messages: Iterable[str]) -> list[Answer]: ...
+    def pull(self, limits: Mapping[str, int]) -> list[Answer]:
+        """Answers to these messages, as far as there are any; none of more bytes than its message allows."""
 
 
 class FlowerTransport:
     """Flower's Grid. Bodies travel as arrays of bytes, which Flower cuts into pieces where they are large."""
 
     def __init__(self, grid: "Grid") -> None:
-        self._grid = grid
+        from pfeddsh.live.flower_replies import Replies
+
+        self._grid, self._replies = grid, Replies(grid)
 
     def nodes(self) -> list[Node]:
-        from pfeddsh.live.security.certs import fingerprint
-
-        found = self._grid.get_nodes()
-        return [Node(node.node_id, fingerprint(node.public_key), node.name) for node in found]
+        """Who is online; a node whose key cannot be read is nobody."""
+        found = []
+        for node in self._grid.get_nodes():
+            with suppress(UserError):
+                found.append(Node(node.node_id, fingerprint(node.public_key), node.name))
+        return found
 
     def push(self, bodies: Sequence[tuple[int, bytes]], ttl: float) -> list[str | None]:
         from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
@@ -64,16 +75,6 @@ class FlowerTransport:
         ]
         return [message or None for message in self._grid.push_messages(messages)]
 
-    def pull(self, messages: Iterable[str]) -> list[Answer]:
-        answers = []
-        for reply in self._grid.pull_messages(list(messages)):
-            message = reply.metadata.reply_to_message_id  # the sender of an error is Flower, not the node
-            if reply.has_error():
-                answers.append(Answer(message, None, f"Flower's error {reply.error.code}: {reply.error.reason}"))
-                continue
-            try:
-                body = reply.content.array_records["reply"]["body"].data
-                answers.append(Answer(message, body))
-            except (KeyError, AttributeError, TypeError):
-                answers.append(Answer(message, b""))  # not our client app; refused when decoded
-        return answers
+    def pull(self, limits: Mapping[str, int]) -> list[Answer]:
+        found = self._replies.pull(limits)
+        return [Answer(reply.to, reply.body, reply.error, reply.refused, reply.node) for reply in found]

@@ -5,9 +5,10 @@ from dataclasses import asdict
 from typing import Any
 
 from pfeddsh.federation.workbench import Call
-from pfeddsh.messages import BadMessage, Memory, Message
+from pfeddsh.messages import BadMessage, Memory, Message, parsed
 from pfeddsh.methods.base import Visit
 
+FAREWELL = "farewell"  # the last one: what was deleted of a site that leaves
 HELLO = "hello"  # the first message to a node: who are you, and what do you bring
 
 
@@ -20,7 +21,7 @@ def decode(body: bytes) -> tuple[dict[str, Any], Message]:
     """The header and the message, or `BadMessage`."""
     length = int.from_bytes(body[:4], "big")
     try:
-        header = json.loads(body[4 : 4 + length])
+        header = parsed(body[4 : 4 + length])
     except ValueError as error:
         raise BadMessage(f"not a readable header: {error}") from error
     if not isinstance(header, dict):

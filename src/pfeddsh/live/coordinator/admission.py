@@ -2,26 +2,28 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import Future
 from datetime import UTC, datetime
 
-from pfeddsh.live.coordinator.roster import Newcomer, Roster
-from pfeddsh.live.exchange import Exchange
-from pfeddsh.live.transport import Node
+from pfeddsh.live.coordinator.door import introduction
+from pfeddsh.live.coordinator.roster import Member, Newcomer, Roster, mark_of
+from pfeddsh.live.exchange import Absent, Exchange
+from pfeddsh.live.transport import Node, TransportError
 from pfeddsh.live.wire import decode
 from pfeddsh.messages import BadMessage
 
+INTRODUCTION = 1 << 16  # bytes of a reply to hello
 AGAIN = 30.0  # seconds before a node that gave no proper answer is asked again who it is
+LONGEST = 3600.0  # seconds that a newcomer is passed over which keeps being taken and never tells of itself
 
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _plain(name: str) -> str:
-    """A name as anyone may see it on a screen."""
-    return "".join(character for character in name if character.isprintable())[:64]
+def _always(node: int) -> Callable[[], int]:
+    return lambda: node
 
 
 class Admission:
@@ -43,7 +45,9 @@ class Admission:
         self._asked: dict[int, float] = {}
         self._keys: dict[int, str] = {}  # node -> key, of those that have introduced themselves
         self._waiting_since: dict[str, float] = {}
+        self._released: dict[str, tuple[int, float]] = {}  # key -> how often, and until when it is passed over
         self._lock = threading.RLock()
+        self._leaving: dict[str, int] = {}  # key -> the node that waits to hear that it has left
 
     # From the exchange
 
@@ -59,35 +63,42 @@ class Admission:
             ]
             self._asked |= {node.id: time.monotonic() + self._timeout for node in fresh}
         for node in fresh:
-            future = self._exchange.ask(lambda node=node: node.id, self._hello, self._timeout, 0.0)  # type: ignore[misc]
+            future = self._exchange.ask(_always(node.id), self._hello, self._timeout, 0.0, INTRODUCTION)
             future.add_done_callback(lambda future, node=node: self._introduced(node, future))  # type: ignore[misc]
 
     def _introduced(self, node: Node, future: "Future[bytes]") -> None:
         with self._lock:
             self._asked[node.id] = time.monotonic()
-            if future.exception() is not None:
+            if isinstance(future.exception(), Absent | TransportError):
                 return
             try:
                 header, message = decode(future.result())
                 if header.get("status") != "ok":
                     raise BadMessage(str(header.get("reason"))[:200])
-                facts = message.facts
-                claimed, name, samples = str(facts["key"]), _plain(str(facts["name"])), int(facts["train"])
-            except (BadMessage, KeyError, TypeError, ValueError) as error:
-                self._refuse(node.name or node.key, f"introduction refused: {error}")
+                claimed, name, train, test = introduction(message.facts)
+            except Exception as error:  # whatever it is, the sender caused it
+                why = str(error) if isinstance(error, BadMessage) else type(error).__name__
+                self._refuse(node.name or node.key, f"introduction refused: {why}")
                 return
             if self._authenticated and claimed != node.key:
                 self._refuse(node.name or node.key, "introduction refused: it claims the key of another node")
                 return
             self._keys = {n: key for n, key in self._keys.items() if key != claimed}  # a restart gave it a new node
+            if message.facts.get("leaving") is True:  # it counts as not there, and is asked again until it is gone
+                self._leaving[claimed] = node.id
+                return
+            if mark_of(claimed) in self.roster.left:
+                self._refuse(node.name or name, "introduction refused: this site has left; it joins under a new key")
+                return
             self._keys[node.id] = claimed
             self.last_seen[claimed] = now()
             if self.roster.known(claimed) is None and claimed not in self.roster.dismissed:
-                self._queue(claimed, node.name or name, samples)
+                self._queue(Newcomer(claimed, node.name or name, now(), train, test))
+            self.roster.tell_images(claimed, train, test)
 
-    def _queue(self, key: str, name: str, samples: int) -> None:
-        self.roster.wait(Newcomer(key, name, now(), samples))
-        self._waiting_since.setdefault(key, time.monotonic())
+    def _queue(self, newcomer: Newcomer) -> None:
+        self.roster.wait(newcomer)
+        self._waiting_since.setdefault(newcomer.key, time.monotonic())
 
     # For the coordinator
 
@@ -106,28 +117,48 @@ class Admission:
                 node in self._keys or self._asked.get(node, 0) < time.monotonic() for node in self._exchange.online
             )
 
+    def leaving(self) -> dict[str, int]:
+        """Sites that have said since the last look that they leave, and on which node they wait."""
+        with self._lock:
+            found, self._leaving = self._leaving, {}
+            return found
+
     def waiting(self) -> dict[str, float]:
         """Newcomers that are connected, and for how many seconds they have waited."""
         with self._lock:
             here = self.online()
             for key in self.roster.queue:
                 self._waiting_since.setdefault(key, time.monotonic())
-            return {k: time.monotonic() - self._waiting_since[k] for k in self.roster.queue if k in here}
+            passed = {key for key, (_, until) in self._released.items() if until > time.monotonic()}
+            return {
+                k: time.monotonic() - self._waiting_since[k] for k in self.roster.queue if k in here and k not in passed
+            }
 
     def take(self, keys: list[str]) -> tuple[int, ...]:
         with self._lock:
             return self.roster.take(keys)
 
-    def dismiss(self, batch: tuple[int, ...]) -> None:
+    def undo(self, batch: tuple[int, ...], dismissed: Container[int]) -> None:
+        """Nobody of the last batch could be onboarded: who was away waits again, who was refused does not."""
         with self._lock:
-            self.roster.dismiss(batch)
+            away = [self.roster.clients[k] for k in batch if k not in dismissed and not self.roster.clients[k].released]
+            self.roster.undo(batch, dismissed)
+            for member in away:
+                self._wait_again(member)
 
     def release(self, client: int) -> None:
-        """A newcomer that did not tell of itself in time goes back to the queue."""
+        """A newcomer that did not tell of itself in time, or left before it had trained, goes back to the queue."""
         with self._lock:
-            entry = self.roster.clients[client]
-            if entry.released:  # before an interruption
+            member = self.roster.clients[client]
+            if member.released:  # before an interruption
                 return
             self.roster.release(client)
-            self._waiting_since.pop(entry.key, None)
-            self._queue(entry.key, entry.name, 0)
+            self._wait_again(member)
+
+    def _wait_again(self, member: Member) -> None:
+        """The first time at once; whoever does it again and again keeps nobody busy with it."""
+        times = self._released.get(member.key, (0, 0.0))[0] + 1
+        until = time.monotonic() + min(LONGEST, AGAIN * (2 ** min(times - 1, 10) - 1))
+        self._released[member.key] = times, until
+        self._waiting_since.pop(member.key, None)
+        self._queue(Newcomer(member.key, member.name, now(), member.train, member.test))

@@ -15,18 +15,24 @@ from pfeddsh.federation.workbench import CONTROL, Call
 from pfeddsh.live.coordinator.admission import Admission
 from pfeddsh.live.coordinator.catch_up import CatchUp
 from pfeddsh.live.coordinator.config import LiveConfig
+from pfeddsh.live.coordinator.door import Door, change
 from pfeddsh.live.coordinator.engine import LiveBench, LiveEngine
 from pfeddsh.live.coordinator.offers import Offers
-from pfeddsh.live.coordinator.screening import Screening, check_facts
+from pfeddsh.live.coordinator.pulse import Phase
+from pfeddsh.live.coordinator.screening import Screening
 from pfeddsh.live.coordinator.status_file import StatusFile
 from pfeddsh.live.exchange import Absent, Exchange
-from pfeddsh.messages import BadMessage, Memory, Message, Parts, Record, by_client, check, per_client
+from pfeddsh.messages import BadMessage, Memory, Message, Parts, Record, by_client, per_client, withheld
 
 PAUSE = 0.25  # between two looks while waiting
 
 
 class NobodyJoined(Exception):
-    """No client of the first batch gave a card that could be used."""
+    """No client of a batch gave a card that could be used; `refused` are those whose card was at fault."""
+
+    def __init__(self, refused: set[int]) -> None:
+        super().__init__("nobody of the batch could be onboarded")
+        self.refused = refused
 
 
 class LiveClients:
@@ -40,13 +46,17 @@ class LiveClients:
     ) -> None:  # fmt: skip
         self.config, self.bench, self.engine, self.exchange = config, bench, engine, exchange
         self.admission, self.offers, self.status = admission, offers, status
-        self.screening = Screening(config)
+        self.screening, self.door = Screening(config), Door(bench.method, config.norm_limit)
         self.catch_up = CatchUp(
-            offers, self._call, self._online, lambda client: self.federation.personal([client])[client]
+            offers, self._call, self._online, lambda client: self.federation.personal([client])[client], self._admit
         )
         self.late: dict[int, Message] = {}  # reports of clients that have settled since, not yet recorded
         self.missing: dict[int, str] = {}  # who did not answer the last question, and why
         self.unreadable: dict[int, str] = {}
+        self.contributed: set[int] = set()  # of the step: whose uploads have counted
+        self._changes: dict[int, float] = {}  # norms of what the uploads of this round change
+        self.departures: Callable[[], None] = lambda: None  # looks for sites that leave, where a round begins
+        self._short_since: float | None = None  # since when no round has had enough answers
 
     # What the loop wants of them
 
@@ -56,11 +66,14 @@ class LiveClients:
         """As in simulation, without those who do not answer; sites keep their memories themselves."""
         federation = self.federation
         if job == "card":
+            self.contributed, self._short_since = set(), None
             self.begin("training", step)
         elif job == "receive" and messages:
             self.begin("offering", step)
             messages = {k: message for k, message in messages.items() if k not in federation.ledger.absent}
             self.offers.make(step, dict(messages))
+        elif job == "local" and round == 0:
+            self.status.show(federation.ledger)  # how newcomers are served before their first round
         if job in ("card", "settle"):
             replies = self._recorded(job, messages, step)
         else:
@@ -77,29 +90,61 @@ class LiveClients:
         return replies
 
     def train(self, attempt: Callable[[], Round]) -> Round:
-        """A round counts if enough answered well, or nobody is missing; else it is repeated, which costs little."""
+        """A round counts if enough answered well, or nobody is missing; else it is repeated, which costs little.
+
+        After `abandon_after` seconds of that it counts as it is; and if too few of the step's clients are even
+        connected, nobody waits for them any longer: the step is abandoned.
+        """
         while True:
             self._drop_revoked()
+            self.departures()
             brought = attempt()
             facts = brought.facts
             facts["refused"] |= {str(k): reason for k, reason in self.unreadable.items()}
             facts["absent"] = {str(k): reason for k, reason in self.missing.items()}
-            self.screening.bound(brought)
+            self.screening.bound(brought, self._changes)
             good = len(brought.uploads)
             if good >= self.config.min_cohort or not facts["absent"]:
+                self._short_since = None
+                return brought
+            self._short_since = self._short_since or time.monotonic()
+            if time.monotonic() - self._short_since >= self.config.abandon_after:
+                self._give_up(facts)
                 return brought
             told = {"step": facts["step"], "round": facts["round"], "good": good, "absent": facts["absent"]}
             self.federation.tell("repeat", told)
             time.sleep(PAUSE)
 
+    def _give_up(self, facts: dict[str, Any]) -> None:
+        """Whoever has left before it could contribute anything will be a newcomer again."""
+        absent = self.federation.ledger.absent
+        everyone = [k for k in self.federation.plan.participants(facts["step"]) if k not in absent]
+        away = [k for k in everyone if not self._online(k)]
+        if len(everyone) - len(away) < min(self.config.min_cohort, len(everyone)):
+            contributed = {*self.contributed, *map(int, facts["norms"])}
+            facts |= {"abandoned": True, "left": [k for k in away if k not in contributed]}
+
+    def heard(self, facts: dict[str, Any]) -> None:
+        """A round is over: who contributed, and, if its step is abandoned, who is let go."""
+        self.contributed |= set(map(int, facts["norms"]))
+        for client in facts.get("left", []):
+            self.federation.ledger.turn_away(client, "left before it had trained; it may join again")
+            self.admission.release(client)
+
     def save(self) -> Parts:
         own = {"unsettled": _noted(self.catch_up.unsettled), "refusals": _noted(self.status.refusals)}
+        own["contributed"] = Record(facts={"clients": sorted(self.contributed)})
+        own["roster"] = Record(facts=self.admission.roster.facts())
         return {**own, **per_client("late", self.late), "screening": self.screening.save()}
 
     def restore(self, parts: Parts) -> None:
+        if "roster" in parts:
+            self.admission.roster.agree(parts["roster"].facts)
+            self.bench.plan.taken[:] = self.admission.roster.batches()
         self.screening.restore(parts["screening"])
         self.catch_up.unsettled, self.late = _notes(parts["unsettled"]), by_client(parts, "late")
         self.status.refusals = _notes(parts["refusals"])
+        self.contributed = set(parts["contributed"].facts["clients"]) if "contributed" in parts else set()
 
     # Asking
 
@@ -112,12 +157,8 @@ class LiveClients:
             if job == "settle":
                 self._hear_the_late()
             replies = self._question(job, messages, step)
-            while job == "card" and step == 1 and len(faults := self._faults(replies)) == len(replies):
-                if not self.missing:
-                    for client, reason in faults.items():
-                        federation.tell("refused", {"step": step, "client": client, "reason": reason})
-                    raise NobodyJoined
-                replies = self._question(job, messages, step)
+            if job == "card" and not replies:
+                raise NobodyJoined(set(self.unreadable))
             parts = per_client("reply", {k: message for k, (message, _) in replies})
             parts |= per_client("late", self.late) if job == "settle" else {}
             parts |= {"missing": _noted(self.missing), "unreadable": _noted(self.unreadable)}
@@ -142,9 +183,10 @@ class LiveClients:
         replies = []
         for client, future in futures.items():
             try:
-                reply = future.result()
-                check_facts(job, reply[0])
-                replies.append((client, reply))
+                message, memory = future.result()
+                replies.append((client, (self._admit(job, client, messages[client], message), memory)))
+                if job == "local":
+                    self._changes[client] = change(messages[client], message)
             except Absent as error:
                 self.missing[client] = str(error)
             except BadMessage as error:
@@ -152,6 +194,9 @@ class LiveClients:
                 if job != "local":
                     self.federation.tell("refused", {"step": step, "client": client, "reason": f"{job}: {error}"})
         return replies
+
+    def _admit(self, job: str, client: int, sent: Message, reply: Message) -> Message:
+        return self.door.admit(job, self.admission.roster.clients[client], sent, reply)
 
     def _call(self, job: str, step: int, client: int, message: Message, round: int = 0) -> "Future[Reply]":
         return self.engine.submit(Call(job, self.bench.visit(step, round, client), message))
@@ -167,6 +212,15 @@ class LiveClients:
 
     # Who does not take part
 
+    def forget(self, client: int) -> None:
+        """A client has left: nothing about it is kept here."""
+        self.offers.forget(client)
+        self.catch_up.forget(client)
+        self.late.pop(client, None)
+        self.status.refusals.pop(client, None)
+        self.screening.strikes.pop(client, None)
+        self.contributed.discard(client)
+
     def _turn_away_cardless(self, step: int) -> None:
         for client, reason in self.missing.items():
             self.federation.ledger.turn_away(client, f"gave no card: {reason}")
@@ -181,16 +235,6 @@ class LiveClients:
             self.federation.ledger.turn_away(client, "revoked")
             self.offers.drop(client)
 
-    def _faults(self, replies: list[tuple[int, Reply]]) -> dict[int, str]:
-        """Cards that cannot be used, and why."""
-        faults = {}
-        for client, (card, _) in replies:
-            try:
-                check(card, self.federation.method.expected_card())
-            except BadMessage as error:
-                faults[client] = f"card refused: {error}"
-        return faults
-
     # Those who were away
 
     def serve_returned(self) -> None:
@@ -198,7 +242,9 @@ class LiveClients:
         self.exchange.check()
         federation, acc = self.federation, self.federation.ledger.acc
         for job, client, step, reply in self.catch_up.run():
-            if job == "settle":
+            if isinstance(reply, str):
+                federation.tell("refused", {"step": step, "client": client, "reason": f"{job}: {reply}"})
+            elif job == "settle":
                 self._settled(client, step, reply)
                 if self.bench.config.existing != "follow":
                     self.catch_up.ask("keep", client, step)
@@ -219,14 +265,10 @@ class LiveClients:
     def _settled(self, client: int, step: int, report: Message) -> None:
         """A late report counts from the end of the step under way, where it is recorded."""
         del self.catch_up.unsettled[client]
-        try:
-            check(report, self.federation.method.expected_report())
+        if not withheld(report):
             self.late[client] = report
-        except BadMessage as error:
-            reason = f"report refused: {error}"
-            self.federation.tell("refused", {"step": step, "client": client, "reason": reason})
 
-    def begin(self, phase: str, step: int) -> None:
+    def begin(self, phase: Phase, step: int) -> None:
         """Show what the federation turns to."""
         self.status.begin(phase, step, self.federation.plan.rounds(step))
         self.status.show(self.federation.ledger)

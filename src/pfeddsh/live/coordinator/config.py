@@ -1,5 +1,6 @@
 """`federation.toml`: everything about a live federation, in one file."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from pfeddsh.methods import registry
 from pfeddsh.storage.files import write_text
 from pfeddsh.values import checked, read
 
+FIXED = ("method", "options", "model", "shape", "classes", "seed", "mean", "std")  # once there is a state
+ROBUST = "clipped"  # how a common model is aggregated unless the configuration says otherwise
 Channels = tuple[float, ...]
 
 
@@ -41,6 +44,12 @@ class LiveConfig(BaseModel):
     min_cohort: int = Field(1, ge=1, description="good replies without which a round is repeated")
     round_timeout: float = Field(600.0, gt=0, description="seconds a client has for one piece of work")
     offline_after: float = Field(30.0, ge=0, description="seconds a round waits for a client that is not connected")
+    abandon_after: float = Field(
+        3600.0, ge=0, description="seconds of repeating a round for want of replies after which its step is given up"
+    )
+    norm_limit: float = Field(
+        5.0, gt=0, description="refuse uploads that change a model by more than this times its norm"
+    )
     norm_bound: float = Field(10.0, gt=1, description="refuse uploads of more than so many times the cohort's median")
     quarantine_after: int = Field(3, ge=1, description="refused replies in a row after which a client is left out")
 
@@ -50,6 +59,8 @@ class LiveConfig(BaseModel):
             raise ValueError(f"method '{self.method}' trains existing clients again; a live federation never does")
         if registry.find(self.method).existing == "keep":
             raise ValueError(f"method '{self.method}' serves a model once; a site may be away at that moment")
+        if why := registry.find(self.method).method.unfit_live(registry.find(self.method).options(self.options)):
+            raise ValueError(f"method '{self.method}' cannot run live: {why}")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("classes has a name twice")
         if ":" in self.model:
@@ -62,6 +73,8 @@ class LiveConfig(BaseModel):
     def training(self) -> Config:
         """The part that a simulated run has too."""
         shared = {name: getattr(self, name) for name in LiveConfig.model_fields if name in Config.model_fields}
+        if "aggregation" in registry.find(self.method).method.Settings.model_fields:
+            shared["options"] = {"aggregation": ROBUST, **self.options}  # strangers take part
         return Config(**{**shared, "dataset": "live", "later": "newcomers", "engine": "serial"})
 
     def for_sites(self) -> dict[str, Any]:
@@ -90,3 +103,32 @@ def load(folder: Path) -> LiveConfig:
 
 def save(folder: Path, config: LiveConfig) -> None:
     write_text(folder / "federation.toml", config.toml())
+
+
+def check_unchanged(folder: Path, config: LiveConfig) -> None:
+    """The settings a state was made with cannot change under it."""
+    path = folder / "state" / "federation.json"
+    if not path.exists():
+        return
+    try:
+        before = json.loads(path.read_text())
+        before["options"] = registry.find(config.method).options({}) | before["options"]  # it may lack newer ones
+        changed = {name: before.get(name) for name, value in _fixed(config).items() if before.get(name) != value}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}); restore it from a backup") from error
+    if changed:
+        raise UserError(
+            f"federation.toml: {', '.join(changed)} cannot change in a federation that has begun; set it back to "
+            + ", ".join(f"{name} = {value}" for name, value in changed.items())
+        )
+
+
+def fix(folder: Path, config: LiveConfig) -> None:
+    """Note what cannot change from now on."""
+    path = folder / "state" / "federation.json"
+    if not path.exists():
+        write_text(path, json.dumps(_fixed(config), indent=1) + "\n")
+
+
+def _fixed(config: LiveConfig) -> dict[str, Any]:
+    return {name: value for name, value in config.for_sites().items() if name in FIXED}

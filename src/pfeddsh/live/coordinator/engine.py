@@ -1,16 +1,16 @@
 """Calls to clients go over the exchange; what the server computes for itself runs here."""
 
 from concurrent.futures import Future
-from typing import Any
 
 from pfeddsh.federation.engines import Reply
 from pfeddsh.federation.workbench import SERVER, Call, Workbench
 from pfeddsh.live.coordinator.admission import Admission
 from pfeddsh.live.coordinator.config import LiveConfig
+from pfeddsh.live.coordinator.door import plain
 from pfeddsh.live.coordinator.schedule import LiveSchedule
 from pfeddsh.live.exchange import Absent, Exchange
 from pfeddsh.live.wire import decode, encode_call
-from pfeddsh.messages import BadMessage, Memory
+from pfeddsh.messages import Memory
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Task
 
@@ -45,29 +45,25 @@ class LiveEngine:
         key = self._admission.roster.clients[call.visit.client].key
         body = encode_call(call, self._settings)
         grace = self._config.offline_after if call.job in PATIENT else 0.0
-        sent = self._exchange.ask(lambda: self._admission.node_of(key), body, self._config.round_timeout, grace)
-        sent.add_done_callback(lambda done: _hand_over(done, result, 2 * len(body) + ROOM))
+        address, limit = lambda: self._admission.node_of(key), 2 * len(body) + ROOM
+        sent = self._exchange.ask(address, body, self._config.round_timeout, grace, limit)
+        sent.add_done_callback(lambda done: _hand_over(done, result))
         return result
 
     def close(self) -> None:
         self._exchange.close()
 
 
-def _hand_over(done: "Future[bytes]", result: "Future[Reply]", limit: int) -> None:
+def _hand_over(done: "Future[bytes]", result: "Future[Reply]") -> None:
     try:
-        result.set_result(_reply(done.result(), limit))
+        result.set_result(read_reply(done.result()))
     except Exception as error:
         result.set_exception(error)
 
 
-def _reply(body: bytes, limit: int) -> Reply:
-    if len(body) > limit:
-        raise BadMessage(f"a reply of {len(body):,} bytes, at most {limit:,} expected")
+def read_reply(body: bytes) -> Reply:
+    """The message of a site's reply; one that says it could not work is as good as absent."""
     header, message = decode(body)
     if header.get("status") != "ok":
-        raise Absent(f"failed at the site: {_short(header.get('reason'))}")
+        raise Absent(f"failed at the site: {plain(str(header.get('reason')), 200)}")
     return message, Memory()
-
-
-def _short(reason: Any) -> str:
-    return str(reason)[:200]

@@ -7,6 +7,7 @@ from pfeddsh.federation.loop import Federation
 from pfeddsh.live.coordinator.admission import Admission
 from pfeddsh.live.coordinator.clients import PAUSE, LiveClients, NobodyJoined
 from pfeddsh.live.coordinator.config import LiveConfig
+from pfeddsh.live.coordinator.departures import Departures
 from pfeddsh.live.coordinator.engine import LiveBench, LiveEngine
 from pfeddsh.live.coordinator.offers import Offers
 from pfeddsh.live.coordinator.status_file import StatusFile
@@ -26,6 +27,8 @@ class LiveFederation:
         self.clients = LiveClients(config, bench, engine, exchange, admission, offers, status)
         self.loop = self.clients.federation = Federation(bench, engine, checkpoints, [self], self.clients)
         self.loop.ledger.grow()
+        self._departures = Departures(admission, exchange, config.for_sites(), config.round_timeout)
+        self.clients.departures = self._between_rounds
 
     def run(self) -> Ledger:
         """From wherever the checkpoints say we are, until stopped or as many steps as the configuration asks for."""
@@ -35,14 +38,17 @@ class LiveFederation:
                 self._await_batch(step)
             try:
                 self.loop.step(step, done)
-            except NobodyJoined:
-                self._dismiss()
+            except NobodyJoined as nobody:
+                self._undo(step, nobody.refused)
                 continue
             step, done = step + 1, 0
         self.clients.begin("offering", step - 1)
-        while self.clients.catch_up.left():
+        deadline = time.monotonic() + self.config.abandon_after
+        while self.clients.catch_up.left() and time.monotonic() < deadline:
             self.clients.serve_returned()
+            self._departures.work(self.clients, (step, 0))
             time.sleep(PAUSE)
+        self._departures.work(self.clients, (step, 0))
         self.clients.begin("done", step - 1)
         return self.loop.ledger
 
@@ -51,6 +57,7 @@ class LiveFederation:
         self.clients.begin("waiting", step)
         seen: set[str] = set()
         while True:
+            self._departures.work(self.clients, (step, 0))
             waiting = self.admission.waiting()
             if set(waiting) != seen:
                 seen = set(waiting)
@@ -64,17 +71,28 @@ class LiveFederation:
         self.loop.ledger.grow()
         self.loop.tell("batch", {"step": step, "clients": [self._name(k) for k in batch]})
 
-    def _dismiss(self) -> None:
-        """Nothing has begun yet: the next newcomers are the first batch."""
-        self.admission.dismiss(self.plan.batch(1))
-        self.plan.taken.clear()
-        self.loop.ledger = Ledger(self.plan)
-        self.status.refusals.clear()
+    def _between_rounds(self) -> None:
+        """No snapshot can name the moment after the cards and before the first round: then it waits for the second."""
+        if self.status.phase == "training" and self.status.round:
+            self._departures.work(self.clients, (self.status.step, self.status.round))
+
+    def _undo(self, step: int, refused: set[int]) -> None:
+        """Nothing of the step has begun yet: the next newcomers are its batch."""
+        batch = self.plan.taken.pop()
+        names = [self._name(k) for k in batch]
+        self.admission.undo(batch, refused)
+        self.loop.ledger.grow()
+        for client in batch:
+            self.status.refusals.pop(client, None)
+        self.loop.tell("nobody", {"step": step, "clients": names})
 
     def event(self, kind: str, facts: dict[str, Any]) -> None:
         """As an observer of the loop: keep the status up to date, and leave out who sends too much that is refused."""
         if kind == "round":
             self.status.round_done(facts, self.plan.rounds(facts["step"]))
+            self.clients.heard(facts)
+            if facts.get("abandoned"):
+                self._say_abandoned(facts)
             screening = self.clients.screening
             for client in screening.note(facts):
                 strikes = screening.strikes[client]
@@ -84,6 +102,13 @@ class LiveFederation:
         elif kind == "refused":
             self.status.refuse(self._name(facts["client"]), facts["reason"], facts["client"])
         self.status.show(self.loop.ledger)
+
+    def _say_abandoned(self, facts: dict[str, Any]) -> None:
+        left = "".join(f"; {self._name(k)} left before it had trained" for k in facts["left"])
+        self.status.notice(
+            f"step {facts['step']} was abandoned in round {facts['round'] + 1}: too few clients were connected for "
+            f"{self.config.abandon_after:.0f} s; it is closed with what it had{left}"
+        )
 
     def _name(self, client: int) -> str:
         return self.admission.roster.clients[client].name

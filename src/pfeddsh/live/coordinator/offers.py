@@ -50,6 +50,12 @@ class Offers:
             self._withdraw(client)
             self._save()
 
+    def forget(self, client: int) -> None:
+        """A client has left: neither its offer nor what became of earlier ones stays."""
+        self._message.pop(client, None)
+        if self._fate.pop(client, None) is not None:
+            self._save()
+
     def _withdraw(self, client: int) -> None:
         if self._message.pop(client, None) is not None:
             self._fate[client][max(self._fate[client])] = REPLACED

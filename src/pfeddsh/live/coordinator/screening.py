@@ -1,29 +1,15 @@
-"""What a client may send: replies that can be read, uploads of plausible norm, and few that are neither."""
+"""What a round brought beside what others sent: uploads of plausible norm, and few replies that are refused."""
 
-import math
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 from pfeddsh.federation.clients import Round
-from pfeddsh.federation.workbench import CONTROL
 from pfeddsh.live.coordinator.config import LiveConfig
-from pfeddsh.messages import BadMessage, Message, Record
+from pfeddsh.messages import Record
 
 ENOUGH = 3  # uploads from which on a median is worth comparing with
 RECENT = 30  # accepted uploads of the step that make up for a small cohort
-
-
-def check_facts(job: str, reply: Message) -> None:
-    """Refuse an answer or a score that cannot be read; tensors are checked by the loop."""
-    if job == "receive" and not isinstance(reply.facts.get("accepted"), bool):
-        raise BadMessage("the answer to an offer is neither yes nor no")
-    if job == "score":
-        count, correct = reply.facts.get("count"), reply.facts.get("correct")
-        if not (isinstance(count, int) and isinstance(correct, dict) and "acc" in correct):
-            raise BadMessage("not a score")
-        told = [*correct.values(), reply.facts.get(CONTROL, 0)]
-        if count < 1 or not all(isinstance(value, int) and 0 <= value <= count for value in told):
-            raise BadMessage(f"a score of {told} in {count}")
 
 
 class Screening:
@@ -35,15 +21,14 @@ class Screening:
         self.norms: list[float] = []
         self.step = 0  # that the norms are of: rates, and with them norms, begin anew in each
 
-    def bound(self, brought: Round) -> None:
+    def bound(self, brought: Round, changes: Mapping[int, float]) -> None:
         """Refuse uploads of an absurd norm beside the others of the round; if these are few, beside the last ones."""
         facts = brought.facts
-        norms = {str(client): _norm(upload) for client, upload in brought.uploads.items()}
+        norms = {str(client): changes[client] for client in brought.uploads}
         known = list(norms.values())
         if len(known) < ENOUGH and facts["step"] == self.step:
             known += self.norms
-        if len(known) >= ENOUGH:
-            median = statistics.median(known)
+        if len(known) >= ENOUGH and (median := statistics.median(known)) > 0:
             for client, norm in norms.items():
                 if norm > self._config.norm_bound * median:
                     del brought.uploads[int(client)]
@@ -68,7 +53,3 @@ class Screening:
     def restore(self, record: Record) -> None:
         self.strikes = {int(client): count for client, count in record.facts["strikes"].items()}
         self.norms, self.step = list(record.facts["norms"]), record.facts["step"]
-
-
-def _norm(upload: Record) -> float:
-    return math.sqrt(sum(float(t.double().square().sum()) for t in upload.tensors.values() if t.is_floating_point()))

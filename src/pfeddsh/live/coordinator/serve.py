@@ -4,7 +4,6 @@ The coordinator is a Flower run. When it ends before its work is done, whatever 
 continues from its folder.
 """
 
-import fcntl
 import json
 import os
 import signal
@@ -20,9 +19,11 @@ import tomli_w
 
 from pfeddsh.errors import UserError
 from pfeddsh.live.coordinator.config import load
-from pfeddsh.live.processes import Backoff, Child, environment, flower
+from pfeddsh.live.coordinator.run import ERROR
+from pfeddsh.live.processes import Backoff, Child, environment, flower, listens, port_taken
 from pfeddsh.live.security import nodes, proxy
-from pfeddsh.storage.files import locked, write_text
+from pfeddsh.live.security.signing import AppHub, signed
+from pfeddsh.storage.files import in_use, write_text
 
 START = 180.0  # seconds a SuperLink or a coordinator has to come up
 
@@ -38,32 +39,47 @@ class Server:
         say: Callable[[str], None],
         listen: str = "",
         attach: bool = False,
+        health: str | None = None,
     ) -> None:
         self.folder, self.address, self.insecure, self.say = folder, f"127.0.0.1:{port}", insecure, say
-        self.listen, self.attach = listen, attach
-        self._env = environment(folder / ".flwr")
+        self.listen, self.attach, self.health = listen, attach, health
+        self._said = ""
         self._superlink: Child | None = None
         self._steps: int | None = None
+        self._app = str(files("pfeddsh.live") / "app")
+        self._hub: AppHub | None = None
 
     def run(self) -> None:
-        """Until the federation is done or this process is interrupted."""
+        """Until the federation is done or this process is interrupted; the caller holds the folder's lock."""
         self._steps = load(self.folder).steps
-        with locked(self.folder):
-            self._configure()
-            backoff = Backoff()
-            try:
-                while not self._done():
-                    began = time.monotonic()
-                    self._attempt()
-                    if not self._done():
-                        wait = backoff.after(time.monotonic() - began)
-                        self.say(f"the coordinator ended before its work was done; starting it again in {wait:.0f} s")
-                        time.sleep(wait)
-            finally:
-                self._end_coordinator()
-                if self._superlink:
-                    self._superlink.stop()
-                (self.folder / "superlink.address").unlink(missing_ok=True)
+        self._env = environment(self.folder / ".flwr")
+        self._configure()
+        self._offer_signed()
+        backoff = Backoff()
+        try:
+            while not self._done():
+                began = time.monotonic()
+                self._attempt()
+                if not self._done():
+                    wait = backoff.after(time.monotonic() - began)
+                    self._say_why()
+                    self.say(f"the coordinator ended before its work was done; starting it again in {wait:.0f} s")
+                    time.sleep(wait)
+        finally:
+            self._end_coordinator()
+            if self._superlink:
+                self._superlink.stop()
+            if self._hub:
+                self._hub.stop()
+            (self.folder / "superlink.address").unlink(missing_ok=True)
+
+    def _say_why(self) -> None:
+        """What the coordinator said at its end, once for each reason."""
+        with suppress(OSError):
+            text = (self.folder / ERROR).read_text().strip()
+            if text != self._said:
+                self.say(text)
+            self._said = text
 
     def _attempt(self) -> None:
         """One life of the coordinator."""
@@ -104,6 +120,9 @@ class Server:
             return True
         return False
 
+    def _ours(self) -> bool:
+        return self._superlink is None or listens(self._superlink.pid, int(self.address.split(":")[1]))
+
     def _start_superlink(self) -> None:
         if self.attach:
             self._await_superlink()
@@ -111,6 +130,7 @@ class Server:
             host, port = self.address.split(":")
             command = [flower("flower-superlink"), "--host", host, "--port", port]
             command += ["--database", str(self.folder / "superlink.db"), "--disable-runtime-dependency-installation"]
+            command += ["--health-server-address", self.health] if self.health else []
             tls = self.folder / "tls"
             if self.insecure:
                 command.append("--insecure")
@@ -119,16 +139,28 @@ class Server:
                 command += ["--ssl-keyfile", str(tls / "server.key"), "--enable-supernode-auth"]
             if self._superlink:
                 self._superlink.stop()
+            self._free_port(int(port))
             self._superlink = Child(command, self._env, self.folder / "superlink.log")
             self._await_superlink()
         write_text(self.folder / "superlink.address", self.address + "\n")
         if not self.insecure:
             nodes.synchronise(self.folder, self.address)
 
+    def _free_port(self, port: int) -> None:
+        """Nobody else's SuperLink is ours, whatever it answers; one of ours that has just ended may need a moment."""
+        deadline = time.monotonic() + (10 if self._superlink else 0)
+        while port_taken(port):
+            if time.monotonic() >= deadline:
+                raise UserError(
+                    f"port {port} is in use by another program: end it or choose another --port "
+                    "(--attach is for a SuperLink of your own that runs there)"
+                )
+            time.sleep(0.2)
+
     def _await_superlink(self) -> None:
         deadline = time.monotonic() + START
         while time.monotonic() < deadline and (self.attach or self._superlink_alive()):
-            if self._answers():
+            if self._answers() and self._ours():
                 return
             time.sleep(0.1)
         raise UserError(f"the SuperLink does not come up; see {self.folder / 'superlink.log'}")
@@ -151,13 +183,20 @@ class Server:
             )
         write_text(self.folder / ".flwr" / "config.toml", "\n".join(entry) + "\n")
 
+    def _offer_signed(self) -> None:
+        """If the folder has a signed app, the SuperLink takes that one, with its signature."""
+        app = None if self.attach else signed(self.folder)
+        if app is not None:
+            self._hub, self._app = AppHub(app), app.name
+            self._env["FLWR_SUPERGRID_API_URL"] = self._hub.address
+            self.say(f"the app is signed ({app.verification['public_key_id']})")
+
     # Coordinator
 
     def _submit(self) -> str:
-        app = str(files("pfeddsh.live") / "app")
         settings = self.folder / ".flwr" / "run.toml"
         write_text(settings, tomli_w.dumps({"folder": str(self.folder.resolve()), "authenticated": not self.insecure}))
-        command = [flower("flwr"), "run", app, "live", "--format", "json", "-c", str(settings)]
+        command = [flower("flwr"), "run", self._app, "live", "--format", "json", "-c", str(settings)]
         done = subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=START)
         try:
             answer = json.loads(done.stdout)
@@ -167,14 +206,7 @@ class Server:
 
     def _coordinator_alive(self) -> bool:
         """Whether somebody holds the lock on the state; it goes with the process, however that ends."""
-        try:
-            with open(self.folder / "state" / ".lock") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-        return False
+        return in_use(self.folder / "state")
 
     def _end_coordinator(self) -> None:
         """A coordinator whose SuperLink is gone ends by itself; one that does not is ended."""

@@ -12,8 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pfeddsh.errors import UserError
+from pfeddsh.live.coordinator.pulse import MINUTES, Moved, Phase, duration, stalled
 
 FILE = "status.json"
+SHOWN = 10  # batches on the one screen of a terminal: the latest
 
 
 class WaitingStatus(BaseModel):
@@ -26,13 +28,15 @@ class ClientStatus(BaseModel):
     name: str
     key: str
     batch: int
-    state: Literal["training", "served", "quarantined", "revoked"]
+    state: Literal["training", "served", "quarantined", "revoked", "left"]
     online: bool
     last_seen: datetime.datetime | None = None
     refused: int = 0
     offer: Literal["none", "pending", "accepted", "declined"] = "none"
     accuracy: float | None = None
     accuracy_first: float | None = None
+    accuracy_zero_shot: float | None = None  # before its first round, if the method can serve it then
+    accuracy_alone: float | None = None  # training on its own data only, with the same effort
 
 
 class OfferCounts(BaseModel):
@@ -48,6 +52,11 @@ class Refused(BaseModel):
     reason: str
 
 
+class Notice(BaseModel):
+    time: datetime.datetime
+    text: str
+
+
 class Bytes(BaseModel):
     down: int = 0
     up: int = 0
@@ -58,7 +67,8 @@ class Status(BaseModel):
 
     schema_: Literal[1]
     time: datetime.datetime
-    phase: Literal["waiting", "training", "replaying", "offering", "done"]
+    moved: Moved | None = None
+    phase: Phase
     step: int
     round: int
     rounds: int
@@ -67,6 +77,7 @@ class Status(BaseModel):
     clients: list[ClientStatus] = []
     offers: OfferCounts = OfferCounts()
     refused: list[Refused] = []
+    notices: list[Notice] = []
     bytes: Bytes = Bytes()
     pa: list[float | None] = []
     ri: list[float | None] = []
@@ -93,7 +104,8 @@ def read_status(folder: Path) -> Status:
 
 def render(status: Status) -> RenderableType:
     """The whole federation on one screen: how far it is, its clients by batch, who waits, who was refused."""
-    return Group(_head(status), _batches(status), *_lists(status))
+    alert = stalled(status.phase, status.moved, MINUTES, datetime.datetime.now(datetime.UTC))
+    return Group(*([f"[bold red]{plain(alert)}[/]"] if alert else []), _head(status), _batches(status), *_lists(status))
 
 
 def _head(status: Status) -> RenderableType:
@@ -112,8 +124,14 @@ def _head(status: Status) -> RenderableType:
 
 def _batches(status: Status) -> RenderableType:
     table = Table("batch", "clients", "online", "states", "accuracy", "offers", "refused")
-    for batch in sorted({client.batch for client in status.clients}):
-        members = [client for client in status.clients if client.batch == batch]
+    batches: dict[int, list[ClientStatus]] = {}
+    for client in status.clients:
+        batches.setdefault(client.batch, []).append(client)
+    shown = sorted(batches)[-SHOWN:]
+    if earlier := sorted(batches)[:-SHOWN]:
+        table.caption = f"and {len(earlier)} earlier batches of {sum(len(batches[b]) for b in earlier)} clients"
+    for batch in shown:
+        members = batches[batch]
         known = [client.accuracy for client in members if client.accuracy is not None]
         table.add_row(
             str(batch),
@@ -137,6 +155,8 @@ def _lists(status: Status) -> list[RenderableType]:
         names = ", ".join(plain(entry.name) for entry in status.queue[:8])
         more = f" and {len(status.queue) - 8} more" if len(status.queue) > 8 else ""
         shown.append(f"waiting to join: {names}{more}")
+    for notice in status.notices[-3:]:
+        shown.append(f"[yellow]note[/] {notice.time.astimezone():%m-%d %H:%M:%S}  {plain(notice.text)}")
     for entry in status.refused[-5:]:
         when = f"{entry.time.astimezone():%m-%d %H:%M:%S}"
         shown.append(f"[red]refused[/] {when}  {plain(entry.client)}: {plain(entry.reason)}")
@@ -171,14 +191,3 @@ def size(count: int) -> str:
             break
         number, unit = number / 1000, larger
     return f"{count} B" if unit == "B" else f"{number:.1f} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """
-    >>> duration(42), duration(125), duration(7320)
-    ('42 s', '2 min', '2 h 2 min')
-    """
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -84,8 +84,8 @@ def read_public(text: bytes) -> ec.EllipticCurvePublicKey:
     """A site's public key, in OpenSSH's form (a .pub file) or as PEM (how Flower keeps it)."""
     try:
         key = load_pem_public_key(text) if text.startswith(b"-----BEGIN") else load_ssh_public_key(text)
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise UserError(f"not a public key: {error}") from error
+    except Exception as error:  # of whatever kind: keys come from outside, and there are more than OpenSSH's
+        raise UserError(f"not a public key: {str(error)[:200] or type(error).__name__}") from error
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise UserError("not an ECDSA public key; make one with `pfeddsh keygen`")
     return key
@@ -132,14 +132,17 @@ def _key(path: Path) -> Key:
 def _read_authority(certificate: Path, key: Path) -> tuple[Key, x509.Certificate]:
     if not key.exists():
         raise UserError(f"{key} is needed to sign the server's certificate; put it back for as long as this takes")
-    private = _key(key)
-    try:
-        authority = x509.load_pem_x509_certificate(certificate.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot use {certificate}: {error}; restore it") from error
+    private, authority = _key(key), read_certificate(certificate)
     if private.public_key() != authority.public_key():
         raise UserError(f"{key} does not belong to {certificate}; restore the pair")
     return private, authority
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot use {path}: {error}; restore it") from error
 
 
 def _name(common: str) -> x509.Name:

@@ -2,13 +2,13 @@
 
 So an entry survives a lost SuperLink database, adding and revoking also work while nothing runs, and a backup of the
 folder backs up the permissions. A revoked key goes to DIR/tls/revoked and never comes back: the site needs a new one.
+Flower's command line lists nodes without their keys, so this uses its client, which is not part of its API.
 """
 
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpI
 
 from pfeddsh.errors import UserError
 from pfeddsh.live.security.certs import fingerprint, read_public, write_new
+from pfeddsh.live.security.listed import ListedSite, sites
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 GONE = "unregistered"  # Flower's status of a node that was taken away; its key stays occupied
@@ -27,15 +28,6 @@ GONE = "unregistered"  # Flower's status of a node that was taken away; its key 
 
 class Unreachable(UserError):
     """No SuperLink runs that could be told; the folder is told, and the SuperLink at its next start."""
-
-
-@dataclass(frozen=True)
-class ListedSite:
-    """A site as the operator sees it. `state` is Flower's (registered, online, offline), or allowed, or revoked."""
-
-    name: str
-    key: str
-    state: str
 
 
 def add(folder: Path, name: str, public: Path) -> str:
@@ -77,16 +69,6 @@ def revoke(folder: Path, name: str) -> str:
     target.parent.mkdir(exist_ok=True)
     os.replace(source, target)
     return print_
-
-
-def sites(folder: Path) -> list[ListedSite]:
-    """All sites that were ever allowed, by the folder alone."""
-    found = []
-    for place, state in (("nodes", "allowed"), ("revoked", "revoked")):
-        for path in sorted((folder / "tls" / place).glob("*.pub")):
-            line = path.read_bytes()
-            found.append(ListedSite(line.split()[-1].decode(), fingerprint(line), state))
-    return found
 
 
 def superlink_address(folder: Path) -> str:

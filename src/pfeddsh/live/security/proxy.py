@@ -13,7 +13,8 @@ from pfeddsh.errors import UserError
 from pfeddsh.storage.files import write_text
 
 LOG, ERRORS = "nginx-refused.log", "nginx-error.log"
-MAX_BODY = "16m"  # Flower cuts messages into objects of 5 MB
+MAX_BODY = "6m"  # Flower cuts messages into objects of 5 MB
+CONNECTIONS = 8  # of one address: with bodies as above, whoever has no key cannot hold more than 64 MB here
 # All of Flower's fleet paths but register-node and unregister-node: the operator registers nodes, not they themselves.
 PATHS = (
     "activate-node",
@@ -31,12 +32,12 @@ PATHS = (
 TEMPLATE = """\
 # Written by pfeddsh; start it with: nginx -p {folder} -c nginx.conf
 daemon off;
-worker_processes 2;
+worker_processes 1;
 pid nginx.pid;
 error_log {errors} info;  # at this level it tells of failed TLS handshakes
 
 events {{
-    worker_connections 1024;
+    worker_connections 512;
 }}
 
 http {{
@@ -76,7 +77,7 @@ http {{
         client_max_body_size {max_body};
         client_body_buffer_size {max_body};  # what sites send stays in memory, never on the proxy's disk
         proxy_max_temp_file_size 0;
-        limit_conn connections 64;
+        limit_conn connections {connections};
         limit_req zone=requests burst=400 nodelay;
 
         location / {{
@@ -123,6 +124,7 @@ def write(folder: Path, listen: str = "0.0.0.0:9443", superlink: str = "127.0.0.
         listen=listen,
         superlink=f"{f'[{host}]' if ':' in host else host}:{port}",
         max_body=MAX_BODY,
+        connections=CONNECTIONS,
         paths="|".join(PATHS),
     )
     write_text(path, text)

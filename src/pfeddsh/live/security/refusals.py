@@ -5,11 +5,12 @@ import datetime
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from pfeddsh.errors import UserError
 from pfeddsh.live.security.certs import fingerprint
-from pfeddsh.live.security.nodes import ListedSite, sites
+from pfeddsh.live.security.listed import ListedSite, sites
 from pfeddsh.live.security.proxy import ERRORS, LOG
 
 # What a SuperNode writes, and what it means; the first that is found counts. Flower 1.41.
@@ -40,6 +41,11 @@ SAYINGS = (
         r"code: 2004",
         "the federation does not accept this site's key: it is not registered, it was revoked, or another process uses"
         " it (after a crash for up to a minute): ask the operator for `pfeddsh nodes list`",
+    ),
+    (
+        r"FAB could not be verified|FAB verification failed",
+        "the app that the coordinator sent is not signed by the key this site trusts: ask the operator to run `pfeddsh"
+        " sign`, and compare his public key with trusted.yaml",
     ),
     (r"Exit Code: 302", "node.key is not a readable elliptic-curve key: restore it, or make a new one"),
     (r"Exit Code: 303", "a key is of use only with TLS: leave out --insecure, and give the federation's ca.crt"),
@@ -79,8 +85,8 @@ class Watcher:
 
     def new(self) -> list[dict[str, str]]:
         known = {site.key: site for site in sites(self.folder)}
-        seen = [_request(line, known) for line in self._tails[LOG].lines()]
-        seen += [_handshake(line) for line in self._tails[ERRORS].lines()]
+        seen = [_understood(lambda line: _request(line, known), line) for line in self._tails[LOG].lines()]
+        seen += [_understood(_handshake, line) for line in self._tails[ERRORS].lines()]
         found = [entry for entry in seen if entry]
         times = Counter((client, reason) for _, client, reason in found)
         latest = {(client, reason): time for time, client, reason in found}
@@ -120,19 +126,25 @@ class Tail:
 Entry = tuple[str, str, str]  # time, client, reason
 
 
+def _understood(read: Callable[[str], Entry | None], line: str) -> Entry | None:
+    """What a line says, if anything: callers write part of it, and must not be able to break more than their line."""
+    try:
+        return read(line)
+    except Exception:
+        return None
+
+
 def _request(line: str, known: dict[str, ListedSite]) -> Entry | None:
     """A line of the access log, which holds only what was not answered with success."""
-    try:
-        entry = json.loads(line)
-        status, path = int(entry["status"]), str(entry["path"])
-    except (ValueError, KeyError, TypeError):
-        return None
-    key = _key(entry.get("key", ""))
+    entry = json.loads(line)
+    status, path = int(entry["status"]), str(entry["path"])
+    key = _key(str(entry.get("key", "")))
     site = known.get(key)
     if status == 403 and site:
         return None  # Flower's way to say that a run has ended; nobody did wrong
-    client = site.name if site else key or entry["address"]
-    return entry["time"], client, _reason(status, path, key, site)
+    client = site.name if site else key or str(entry["address"])[:64]
+    time = datetime.datetime.fromisoformat(str(entry["time"])).isoformat()
+    return time, client, _reason(status, path, key, site)
 
 
 def _reason(status: int, path: str, key: str, site: ListedSite | None) -> str:
@@ -155,7 +167,7 @@ def _reason(status: int, path: str, key: str, site: ListedSite | None) -> str:
         return "its key is in use by another process, or was until a minute ago"
     if status == 401:
         return "its signature was not accepted: another node's session, or its clock is wrong"
-    return f"answered with {status} ({what})"
+    return f"answered with {status} ({what[:80]})"
 
 
 def _key(header: str) -> str:
@@ -174,4 +186,4 @@ def _handshake(line: str) -> Entry | None:
     time = datetime.datetime.strptime(found[1], "%Y/%m/%d %H:%M:%S").astimezone().isoformat()
     why = re.sub(r":SSL alert number \d+$", "", found[2]).rpartition(":")[2]
     said = "does not trust our certificate: it has another ca.crt" if "unknown ca" in why else f"TLS failed: {why}"
-    return time, found[3], said
+    return time, found[3][:64], said[:200]

@@ -17,7 +17,11 @@ from torch import Tensor
 from pfeddsh.data.datasets import Dataset, load
 from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import CONTROL, Call, Shard
-from pfeddsh.live.wire import HELLO, decode, decode_call, encode
+from pfeddsh.live.site import departure, trust
+from pfeddsh.live.site.audit import Audit
+from pfeddsh.live.site.budget import Budget
+from pfeddsh.live.site.policy import OPEN, Policy
+from pfeddsh.live.wire import FAREWELL, HELLO, decode, decode_call, encode
 from pfeddsh.messages import Memory, Message, Record, bundle, unbundle
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Method, Options, Task, Visit
@@ -27,6 +31,7 @@ from pfeddsh.plugins import is_reference
 from pfeddsh.storage.files import Damaged, digest, read_record, write_record
 
 JOBS = ("card", "local", "settle", "keep", "receive", "score")
+ERROR = "error"  # in place of a job: what went wrong
 
 
 class SiteData(Shard):
@@ -43,8 +48,12 @@ class SiteData(Shard):
 class Site:
     """A site's side of the federation, without the network."""
 
-    def __init__(self, home: Path, name: str, key: str, data: str, allowed: Sequence[str] = ()) -> None:
+    def __init__(
+        self, home: Path, name: str, key: str, data: str, allowed: Sequence[str] = (), policy: Policy = OPEN
+    ) -> None:
         self.home, self.name, self.key, self.data_path, self.allowed = home, name, key, data, allowed
+        self.policy, self.budget, self._audit = policy, Budget(home, policy), Audit(home)
+        self._about: dict[str, Any] = {}  # the call that is being answered
         self._settings: dict[str, Any] = {}
         self._memory, self._reply, self._facts = self._load()
         self._control = self._load_control()
@@ -56,35 +65,58 @@ class Site:
 
     def answer(self, body: bytes) -> bytes:
         """The reply to one message; whatever goes wrong here is told, and harms nobody else."""
+        self._about = {"job": ERROR}
         header, message = decode(body)
-        self._adopt(header["settings"])
+        visit = header.get("visit") or {}
+        self._about = {"job": header["job"], "step": visit.get("step"), "round": visit.get("round")}
+        trust.message(message)
+        if departure.under_way(self.home):
+            return encode({"status": "ok"}, Message(facts=self._departing(header["job"], message)))
+        self._adopt(trust.settings(header.get("settings")))
         if header["job"] == HELLO:
             return encode({"status": "ok"}, Message(facts=self._introduction()))
         if header["job"] not in JOBS:
             raise UserError(f"unknown job '{header['job']}'; is this site's pfeddsh older than the coordinator's?")
         if header["job"] == "score":
-            return encode({"status": "ok"}, self._score(decode_call(header, message, self._memory)))
+            score = self._score(decode_call(trust.visit(header), message, self._memory))
+            return encode({"status": "ok"}, self._released("score", message, score))
         same = hashlib.sha256(body).hexdigest()
         if self._facts["last"] != same:
-            self._work(decode_call(header, message, self._memory), same)
+            self.budget.check(header["job"])
+            self._work(decode_call(trust.visit(header), message, self._memory), same)
         return encode({"status": "ok"}, self._reply)
 
     def _work(self, call: Call, fingerprint: str) -> None:
         """Run a call, keep what it left, and note a visit that is to be repeated alone."""
-        self._reply, self._memory = getattr(self.method, call.job)(call.message, self.data, call.memory, call.visit)
+        reply, memory = getattr(self.method, call.job)(call.message, self.data, call.memory, call.visit)
+        released = self._released(call.job, call.message, reply)
+        self.budget.spend(call.job)
+        self._reply, self._memory = released, memory
         if call.job == "card":
             self._facts["visits"] = []
         elif call.job == "local":
             self._facts["visits"].append(asdict(call.visit))
-        elif call.job in ("settle", "keep") or self._reply.facts.get("accepted"):
+        elif call.job in ("settle", "keep") or reply.facts.get("accepted"):
             self._keep_model(call)
         self._facts["last"] = fingerprint
         parts = {"memory": self._memory, "reply": self._reply, "site": Record(facts=self._facts)}
         write_record(self.home / "memory.safetensors", bundle(parts))
 
+    def _released(self, job: str, call: Message, reply: Message) -> Message:
+        """What may leave of a reply. It is stored as it leaves: asked again, the site does not draw other noise."""
+        return self.policy.release(job, call, reply, len(self.data.train[1]))
+
+    def record(self, body: bytes, status: str) -> None:
+        """Write down a message that is about to leave."""
+        details: dict[str, Any] = {"status": status}
+        if status == "ok" and self._about["job"] == "local" and self.policy.clip:
+            details |= {"clip": self.policy.clip, "noise": self.policy.noise, "epsilon": self.budget.epsilon()}
+        self._audit.note(self._about, body, details)
+
     def _score(self, call: Call) -> Message:
         """Accuracy of the served model; the local-only control's goes with it, once it has caught up."""
         reply, _ = self.method.score(call.message, self.data, call.memory, call.visit)
+        self._keep_model(call)  # what is measured is what is used
         while self.idle_work():
             pass
         if self._control.tensors:
@@ -106,6 +138,15 @@ class Site:
         self._control = Memory(memory.tensors, {"done": done + 1, "of": visits[:1]})
         write_record(self.home / "control.safetensors", self._control, durable=False)
         return True
+
+    def _departing(self, job: str, message: Message) -> dict[str, Any]:
+        """A site that leaves says so, takes the confirmation, and does nothing else. Its data are not needed for it."""
+        if job == HELLO:
+            return {"name": self.name, "key": self.key, "train": 1, "test": 1, "leaving": True}
+        if job != FAREWELL:
+            raise UserError("this site is leaving the federation")
+        departure.confirm(self.home, message.facts)
+        return {}
 
     def _introduction(self) -> dict[str, Any]:
         train, test = len(self.data.train[1]), len(self.data.test[1])

@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pfeddsh.errors import UserError
 from pfeddsh.live.processes import Backoff, Child, environment, flower, free_port
 from pfeddsh.live.security.certs import make_node_key
+from pfeddsh.live.security.trusted import TRUSTED
+from pfeddsh.live.site import departure, policy
 from pfeddsh.values import checked, read
 
 
@@ -28,6 +30,7 @@ class SiteConfig(BaseModel):
     data: str = Field(description="a folder of class folders, or an .npz file")
     server: str = Field("127.0.0.1:9092", description="host:port of the coordinator")
     insecure: bool = Field(False, description="no TLS, no keys; loopback only")
+    health: str | None = Field(None, description="host:port of Flower's gRPC health service; none without")
     allow: tuple[str, ...] = Field((), description="methods that are not pfeddsh's which this site is willing to run")
 
     @staticmethod
@@ -39,7 +42,7 @@ class SiteConfig(BaseModel):
 
     def save(self, home: Path) -> None:
         temporary = home / ".site.toml.tmp"
-        temporary.write_text(tomli_w.dumps(self.model_dump()))
+        temporary.write_text(tomli_w.dumps(self.model_dump(exclude_none=True)))
         os.replace(temporary, home / "site.toml")
 
     def key(self, home: Path) -> str:
@@ -54,6 +57,10 @@ def loopback(address: str) -> bool:
 def supernode(home: Path, config: SiteConfig) -> list[str]:
     """Flower's command for the network side of a site."""
     command = [flower("flower-supernode"), "--superlink", config.server, "--port", str(free_port())]
+    if config.health:
+        command += ["--health-server-address", config.health]
+    if (home / TRUSTED).exists():
+        command += ["--trusted-entities", str(home / TRUSTED)]
     if config.insecure:
         return [*command, "--insecure"]
     authority = home / "ca.crt"
@@ -64,18 +71,29 @@ def supernode(home: Path, config: SiteConfig) -> list[str]:
 
 def join(home: Path, say: Callable[[str], None], worker: Sequence[str] = ()) -> None:
     """Run until interrupted. `worker` is another command for the worker than ours."""
+    departure.refuse_to_join(home)
+    supervise(home, say, worker)
+
+
+def supervise(
+    home: Path, say: Callable[[str], None], worker: Sequence[str] = (), until: Callable[[], bool] = lambda: False
+) -> None:
+    """Keep a site's worker and node running, until interrupted or enough."""
     config = SiteConfig.load(home)
     if config.insecure and not loopback(config.server):
         raise UserError(f"--insecure is for a coordinator on this machine, not for {config.server}")
+    if policy.create(home):
+        say(f"{home / policy.FILE} says what may leave this site; read it, change it, and join again")
+    policy.load(home)
     env = {**environment(home / ".flwr"), "PFEDDSH_SITE": str(home.resolve())}  # for the client app
     keepers = [
         Keeper("worker", lambda: list(worker) or [sys.executable, "-m", "pfeddsh.live.site.worker", str(home)],
                env, home / "worker.log", say),
         Keeper("node", lambda: supernode(home, config), env, home / "node.log", say),
     ]  # fmt: skip
-    say(f"{config.name} ({config.key(home)}) joins {config.server}")
+    say(f"{config.name} ({config.key(home)}) connects to {config.server}")
     try:
-        while True:
+        while not until():
             for keeper in keepers:
                 keeper.look()
             time.sleep(0.25)

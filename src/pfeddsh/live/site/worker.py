@@ -17,6 +17,7 @@ import torch
 from pfeddsh.errors import UserError
 from pfeddsh.live.site.calls import Site
 from pfeddsh.live.site.join import SiteConfig
+from pfeddsh.live.site.policy import PolicyRefusal, load
 from pfeddsh.live.wire import encode
 from pfeddsh.messages import BadMessage, Message
 from pfeddsh.storage.files import locked
@@ -26,15 +27,35 @@ log = logging.getLogger("pfeddsh.worker")
 
 
 def reply(site: Site, body: bytes) -> bytes:
-    """The site's answer, or in one sentence why there is none."""
+    """The site's answer, or why there is none: in full in its own log, without names of files to the outside.
+
+    It is in the audit log before it leaves.
+    """
+    status = "error"
     try:
-        return site.answer(body)
-    except (UserError, BadMessage) as error:
+        answer, status = site.answer(body), "ok"
+    except PolicyRefusal as error:
         log.error("%s", error)
-        return encode({"status": "error", "reason": str(error)}, Message())
+        answer = _told(str(error))
+    except BadMessage as error:  # about what the coordinator sent
+        log.error("%s", error)
+        answer = _told(f"the site cannot use what it was sent: {error}")
+    except UserError as error:
+        log.error("%s", error)
+        answer = _told("the site's data or settings need its attention; its worker.log says what is wrong")
     except Exception as error:
         log.error("%s", traceback.format_exc())
-        return encode({"status": "error", "reason": f"{type(error).__name__}: {error}"}, Message())
+        answer = _told(f"{type(error).__name__} at the site; its worker.log says more")
+    try:
+        site.record(answer, status)
+    except OSError as error:
+        log.error("nothing leaves, as the audit log cannot be written: %s", error)
+        raise
+    return answer
+
+
+def _told(reason: str) -> bytes:
+    return encode({"status": "error", "reason": reason}, Message())
 
 
 def serve(site: Site) -> None:
@@ -72,7 +93,7 @@ def main(home: Path, make: type[Site] = Site) -> None:
     torch.set_num_threads(1)
     config = SiteConfig.load(Path())
     with locked(Path()):
-        site = make(Path(), config.name, config.key(Path()), config.data, config.allow)
+        site = make(Path(), config.name, config.key(Path()), config.data, config.allow, load(Path()))
         log.info("worker of %s, %s", config.name, config.data)
         serve(site)
 

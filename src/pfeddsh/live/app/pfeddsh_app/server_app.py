@@ -10,8 +10,10 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    from pfeddsh.live.coordinator.orphan import end_without
     from pfeddsh.live.coordinator.run import coordinate
     from pfeddsh.live.transport import FlowerTransport
 
     folder, authenticated = Path(str(context.run_config["folder"])), bool(context.run_config["authenticated"])
+    end_without(folder)
     coordinate(folder, FlowerTransport(grid), authenticated)

@@ -1,0 +1,65 @@
+"""Sites that leave for good: what is theirs alone is deleted here, and they are told so.
+
+A site says that it leaves when it introduces itself. That is written down at once; the deletion waits for a moment that
+a snapshot can name, is followed by that snapshot, and takes all older ones and the journal with it. Only then is it
+confirmed. Asked again, by a restart on either side, it is done and confirmed again.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from pfeddsh.live.coordinator.admission import Admission, now
+from pfeddsh.live.coordinator.clients import LiveClients
+from pfeddsh.live.coordinator.roster import Left, mark_of
+from pfeddsh.live.exchange import Exchange
+from pfeddsh.live.wire import FAREWELL, encode
+from pfeddsh.messages import Message
+from pfeddsh.storage.checkpoint import Moment
+
+REPLY = 1 << 16  # bytes of the answer to a farewell
+DELETED = ["card", "embedding and key direction", "statistics", "offers", "accuracies", "uploads", "name and key"]
+STAYS = "what the common model has learnt from this site's uploads, and what others were served of it, cannot be undone"
+
+
+class Departures:
+    """Looked for by the coordinator's thread, at moments that a snapshot can name."""
+
+    def __init__(self, admission: Admission, exchange: Exchange, settings: dict[str, Any], timeout: float) -> None:
+        self._admission, self._exchange, self._settings, self._timeout = admission, exchange, settings, timeout
+
+    def work(self, clients: LiveClients, moment: Moment) -> None:
+        """Delete what is to be deleted, now that a snapshot of this moment can be written; then confirm."""
+        waiting, roster = self._admission.leaving(), self._admission.roster
+        for key in waiting:
+            if mark_of(key) not in roster.left:
+                member = roster.known(key)
+                roster.leave(mark_of(key), Left(now(), member.id if member else None))
+        self._erase(clients, moment)
+        for key, node in waiting.items():
+            self._confirm(node, roster.left[mark_of(key)])
+
+    def _erase(self, clients: LiveClients, moment: Moment) -> None:
+        roster, federation = self._admission.roster, clients.federation
+        due = {mark: left for mark, left in roster.left.items() if not left.erased}
+        for left in due.values():
+            if left.client is None:
+                continue
+            federation.method.forget(federation.state, left.client)
+            federation.ledger.forget(left.client, "left the federation")
+            federation.memories.pop(left.client, None)
+            federation.private.pop(left.client, None)
+            clients.forget(left.client)
+        if due:
+            federation.rewrite(moment)
+            roster.erased(due)
+            federation.tell("left", {"step": moment[0], "clients": [left.client for left in due.values()]})
+
+    def _confirm(self, node: int, left: Left) -> None:
+        """A confirmation that is lost is asked for again: the site tells once more that it leaves."""
+        facts = {"since": left.since, "known": left.client is not None, "deleted": DELETED, "stays": STAYS}
+        body = encode({"job": FAREWELL, "settings": self._settings}, Message(facts=facts))
+        self._exchange.ask(_always(node), body, self._timeout, 0.0, REPLY)
+
+
+def _always(node: int) -> Callable[[], int]:
+    return lambda: node

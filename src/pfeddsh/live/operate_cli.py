@@ -1,0 +1,75 @@
+"""`pfeddsh doctor` and `pfeddsh sign`: is all as it should be, and whose code runs at the sites."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from pfeddsh.errors import UserError
+from pfeddsh.live.edge_cli import _flower
+
+console = Console()
+COLOURS = {"ok": "green", "warning": "yellow", "stop": "bold red"}
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(doctor)
+    app.command()(sign)
+
+
+def doctor(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="of a coordinator or of a site")],
+    port: Annotated[int, typer.Option(help="coordinator: of the SuperLink, as given to serve")] = 9092,
+    listen: Annotated[str, typer.Option(help="coordinator: of the proxy, as given to serve")] = "0.0.0.0:9443",
+    host: Annotated[
+        list[str] | None, typer.Option(help="coordinator: a name by which sites call; may be repeated")
+    ] = None,
+    insecure: Annotated[bool, typer.Option(help="coordinator: it runs without TLS and keys")] = False,
+) -> None:
+    """Check a coordinator or a site: versions, disk, clock, certificates, keys, ports, data. Changes nothing.
+
+    Prints a line for each check: ok, warning, or stop with what to do. Ends with 1 if anything would stop it.
+
+    Example: `pfeddsh doctor site-a`, `pfeddsh doctor fed --host fed.example.org`
+    """
+    with _flower():
+        from pfeddsh.live.doctor import coordinator, site
+
+    if (folder / "site.toml").exists() or (folder / "node.key").exists():
+        findings = site.examine(folder)
+    elif (folder / "federation.toml").exists() or (folder / "tls").exists():
+        findings = coordinator.examine(folder, port, listen, host or [], insecure)
+    else:
+        raise UserError(f"{folder} is neither a coordinator's folder (`pfeddsh serve`) nor a site's (`pfeddsh join`)")
+    failed = False
+    for finding in findings:
+        failed |= finding.level == "stop"
+        colour = COLOURS[finding.level]
+        console.print(
+            f"[{colour}]{finding.level:7}[/]  {finding.what:11}  {escape(finding.said)}",
+            soft_wrap=True,
+            highlight=False,
+        )
+    if failed:
+        raise typer.Exit(1)
+
+
+def sign(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder")],
+    key: Annotated[Path, typer.Option(help="an Ed25519 private key; made if there is none")],
+) -> None:
+    """Sign the app that Flower hands to the sites, so that they can refuse any other (`join --trust`).
+
+    Do it again after an upgrade. Keep the key off the coordinator's host: whoever has both can run code at the sites.
+
+    Example: `pfeddsh sign fed --key /media/stick/publisher`
+    """
+    with _flower():
+        from pfeddsh.live.security import signing
+    public = signing.sign(folder, key)
+    console.print(
+        f"signed {folder / 'signed' / signing.APP}\ngive every site {public}, for `pfeddsh join --trust`",
+        soft_wrap=True,
+    )

@@ -1,0 +1,167 @@
+"""`policy.toml`: what may leave a site. It is enforced here, whatever the coordinator asks for.
+
+Every reply passes `Policy.release` on its way out. What the policy does not name counts as a description of the data.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor
+
+from pfeddsh.errors import UserError
+from pfeddsh.mechanisms import accounting
+from pfeddsh.mechanisms.accounting import Event
+from pfeddsh.mechanisms.embedding import rounded
+from pfeddsh.mechanisms.privacy import Protection, Uniform, from_system, laplace, protect
+from pfeddsh.messages import BadMessage, Message
+from pfeddsh.storage.files import write_text
+from pfeddsh.values import checked, read
+
+FILE = "policy.toml"
+FREE = frozenset({"signature"})  # of a card: drawn from the seed, it says nothing of the data
+
+TEMPLATE = """\
+# What may leave this site. It is enforced here, whatever the coordinator asks for; `pfeddsh join` reads it when it
+# starts. Every message that left is in audit.jsonl beside this file, and `pfeddsh status` here tells what was spent.
+# Images, labels, memory and the served model never leave. docs/privacy.md explains each line, and what it costs.
+
+# The label histogram, told once on joining. The site's own label prior works without it.
+#   "withhold"  it stays here
+#   "rounded"   to multiples of `rounding`: fewer details, no guarantee
+#   "noised"    Laplace noise, which spends `histogram_epsilon` of the budget
+#   "exact"
+histogram = "withhold"
+rounding = 0.05
+histogram_epsilon = 1.0
+
+# May descriptions of the data leave: normalisation statistics, image features, class means? pFedDSH and FedAvg with
+# own statistics need none; a method that cannot do without them turns this site away and says so.
+statistics = false
+
+# May measurements leave: accuracy on held-out images, the training loss, whether an offer was better? The operator
+# sees by them how the federation fares. If not, every offer is answered with no, whatever this site does with it.
+measures = true
+
+# Uploads: the change is cut to the L2 norm `clip` (0: not at all), then every weight gets Gaussian noise of standard
+# deviation noise * clip, drawn from the operating system. docs/privacy.md tells what that costs.
+clip = 0.0
+noise = 0.0
+
+# How often this site trains in a day (UTC); 0: as often as it is asked.
+rounds_a_day = 0
+
+# The budget: no example of this site may cost more than (epsilon, delta) over all that ever leaves. When it is spent
+# the site trains no more, and goes on to be served. 0: no budget. Needs noise, and pip install 'pfeddsh[privacy]'.
+epsilon = 0.0
+delta = 1e-5
+"""
+
+
+class PolicyRefusal(UserError):
+    """The site's own policy says no; why is no secret."""
+
+
+class Policy(BaseModel):
+    """A site's rules; the defaults are those of the template."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    histogram: Literal["withhold", "rounded", "noised", "exact"] = "withhold"
+    rounding: float = Field(default=0.05, gt=0, le=1)
+    histogram_epsilon: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    statistics: bool = False
+    measures: bool = True
+    clip: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    rounds_a_day: int = Field(default=0, ge=0)
+    epsilon: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Policy":
+        Protection(clip=self.clip, noise=self.noise)
+        if self.epsilon:
+            wrong = [] if self.noise else ["noise = 0"]
+            wrong += [f"histogram = {self.histogram}"] if self.histogram in ("rounded", "exact") else []
+            wrong += [f"{name} = true" for name in ("statistics", "measures") if getattr(self, name)]
+            if wrong:
+                raise ValueError(f"a budget cannot be kept with {', '.join(wrong)}: that leaves without noise")
+            if not accounting.installed():
+                raise ValueError("a budget needs an accountant: pip install 'pfeddsh[privacy]'")
+        return self
+
+    @property
+    def protection(self) -> Protection:
+        return Protection(clip=self.clip, noise=self.noise)
+
+    def cost(self, job: str) -> Event | None:
+        """What the reply to this job spends."""
+        if job == "local" and self.noise:
+            return accounting.upload(self.noise)
+        if job == "card" and self.histogram == "noised":
+            return accounting.histogram(self.histogram_epsilon)
+        return None
+
+    def release(self, job: str, call: Message, reply: Message, samples: int, uniform: Uniform = from_system) -> Message:
+        """The reply as it may leave; facts name what was withheld. Only tests draw from anything but the system."""
+        facts, tensors = dict(reply.facts), dict(reply.tensors)
+        if job == "local":
+            tensors = self._upload(call, reply, uniform)
+            facts = facts if self.measures else {"samples": facts["samples"]}
+        elif job in ("card", "settle"):
+            tensors = {name: t for name, t in tensors.items() if name in FREE or self._described(name)}
+            if "histogram" in tensors:
+                tensors["histogram"] = self._histogram(tensors["histogram"], samples, uniform)
+        elif job == "receive" and not self.measures:
+            facts = {"accepted": False}
+        elif job == "score" and not self.measures:
+            raise PolicyRefusal("this site's policy lets no measurements leave")
+        if lacking := sorted(reply.tensors.keys() - tensors.keys()):
+            facts["withheld"] = lacking
+        return Message(tensors, facts)
+
+    def _described(self, name: str) -> bool:
+        return self.histogram != "withhold" if name == "histogram" else self.statistics
+
+    def _upload(self, call: Message, reply: Message, uniform: Uniform) -> dict[str, Tensor]:
+        if not self.protection.on:
+            return reply.tensors
+        try:
+            return protect(call, reply, self.protection, uniform).tensors
+        except BadMessage as error:
+            raise PolicyRefusal(
+                f"this site's policy clips uploads, and this method's cannot be clipped: {error}"
+            ) from error
+
+    def _histogram(self, shares: Tensor, samples: int, uniform: Uniform) -> Tensor:
+        if self.histogram == "noised":
+            scale = 2 / (max(1, samples) * self.histogram_epsilon)
+            return rounded(shares + scale * laplace(uniform, len(shares)).to(shares), 0.0)
+        return rounded(shares, self.rounding) if self.histogram == "rounded" else shares
+
+    def summary(self) -> str:
+        """The rules in one line."""
+        parts = [f"histogram {self.histogram}", f"statistics {'told' if self.statistics else 'withheld'}"]
+        parts += [f"measures {'told' if self.measures else 'withheld'}"]
+        parts += [f"clip {self.clip:g}, noise {self.noise:g}" if self.clip else "uploads as they are"]
+        return ", ".join(parts + ([f"at most {self.rounds_a_day} rounds a day"] if self.rounds_a_day else []))
+
+
+OPEN = Policy(histogram="exact", statistics=True)  # everything that is asked for leaves, as in simulation
+
+
+def create(home: Path) -> bool:
+    """Write the safe default if there is no policy yet; whether it was."""
+    if (home / FILE).exists():
+        return False
+    write_text(home / FILE, TEMPLATE)
+    return True
+
+
+def load(home: Path) -> Policy:
+    path = home / FILE
+    if not path.exists():
+        raise UserError(f"{path} is missing, so nothing may leave; `pfeddsh join` makes one that is safe")
+    values: dict[str, Any] = read(path)
+    return checked(Policy, values, str(path))
