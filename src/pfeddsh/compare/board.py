@@ -15,8 +15,8 @@ PLAIN_INTERVAL = 30.0  # seconds between lines when the output is not a terminal
 class Board:
     """Live bars in a terminal, plain lines elsewhere. The time left comes from the work done since the start."""
 
-    def __init__(self, tasks: Sequence[ProcessTask], console: Console) -> None:
-        self._tasks, self._console = tasks, console
+    def __init__(self, tasks: Sequence[ProcessTask], console: Console, quiet: bool = False) -> None:
+        self._tasks, self._console, self._quiet = tasks, console, quiet
         self._worked = {task.name: task.done() for task in tasks}
         self._before = sum(self._worked.values())
         self._total = sum(task.amount() for task in tasks)
@@ -42,7 +42,8 @@ class Board:
         self._worked[task.name] = task.amount()
         if (bar := self._bars.pop(task.name, None)) is not None:
             self._progress.remove_task(bar)
-        self._console.print(line, soft_wrap=True, highlight=False)
+        if not self._quiet:
+            self._console.print(line, soft_wrap=True, highlight=False)
 
     def look(self, running: Sequence[ProcessTask]) -> None:
         for task in running:
@@ -56,9 +57,9 @@ class Board:
         self._progress.update(self._all, completed=done, text=text)
         if not self._console.is_terminal and now - self._spoke > PLAIN_INTERVAL:
             self._spoke = now
-            names = ", ".join(task.name for task in running)
+            names = "" if self._quiet else "  now: " + ", ".join(task.name for task in running)
             share = 100 * done / max(self._total, 1e-9)
-            self._console.print(f"{share:.0f} %  {text}  now: {names}", soft_wrap=True, highlight=False)
+            self._console.print(f"{share:.0f} %  {text}{names}", soft_wrap=True, highlight=False)
 
     def _left(self, done: float, now: float) -> str:
         gained = done - self._before

@@ -24,7 +24,7 @@ ABANDONED = 3600.0  # seconds after which a file that never took its place will 
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedStep:
     """A state in the cache, for listing."""
 
     key: str
@@ -105,7 +105,7 @@ class StepCache:
                 continue
         return known
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CachedStep]:
         """The states there are, the least recently used first."""
         known, found = self.about(), []
         for path in self.folder.glob("*.safetensors"):
@@ -113,12 +113,12 @@ class StepCache:
                 about = self._path(path.stem, "json")
                 used = (about if about.exists() else path).stat().st_mtime
                 label = known.get(path.stem, {}).get("label", "unknown")
-                found.append(Entry(path.stem, label, path.stat().st_size, used))
+                found.append(CachedStep(path.stem, label, path.stat().st_size, used))
             except FileNotFoundError:
                 continue
         return sorted(found, key=lambda entry: entry.used)
 
-    def shrink(self, limit: int) -> list[Entry]:
+    def shrink(self, limit: int) -> list[CachedStep]:
         """Remove the least recently used states until the rest fits; returns what went."""
         for left in self.folder.glob(".*.tmp"):  # of a process that was killed
             if time.time() - left.stat().st_ctime > ABANDONED:

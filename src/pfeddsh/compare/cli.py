@@ -1,6 +1,7 @@
 """`pfeddsh compare` and `pfeddsh cache`."""
 
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from pfeddsh.errors import UserError
+from pfeddsh.schedule import parse_rounds
+from pfeddsh.storage.files import writable
 from pfeddsh.values import override, read
 
 console = Console()
@@ -26,6 +29,9 @@ def compare(
     methods: Many = None,
     schedules: Many = None,
     seeds: Many = None,
+    rounds: Annotated[
+        str | None, typer.Option(help="of every step, or of the first and each later one: 200,100")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="any other key, for all runs: alpha=0.3")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for all runs; default runs/PLAN")] = None,
     jobs: Annotated[int, typer.Option(min=0, help="tasks side by side; 0 means one per core")] = 0,
@@ -50,20 +56,45 @@ def compare(
     given: dict[str, Any] = {"datasets": _several(dataset), "methods": _several(methods)}
     given |= {"schedules": _several(schedules), "seeds": _numbers(seeds)}
     flags = {key: value for key, value in given.items() if value is not None}
+    keys = [*(f"{key}={value}" for key, value in parse_rounds(rounds).items()), *(set_ or [])]
+    nothing = not (file or flags or keys)
+    if nothing and out and not (out / "compare.toml").exists():
+        raise UserError(f"{out} holds no comparison to continue; for a new one, give a plan, or --methods and the like")
     out = out or Path("runs") / (file.stem if file else "compare")
-    again = not (file or flags or set_) and (out / "compare.toml").exists()
+    again = nothing and (out / "compare.toml").exists()
     source = out / "compare.toml" if again else file
     values = (read(source) if source else {}) | flags
-    if set_:
-        values["set"] = override(values.get("set", {}), set_)
+    if keys:
+        if not isinstance(values.get("set", {}), dict):
+            raise UserError(f"{source}: set must be a table of keys")
+        values["set"] = override(values.get("set", {}), keys)
+    writable(out)
+    limit = parse_size(cache_limit)
     plan = make(values, str(source or "command line"))
+    go_on = ["pfeddsh", "compare", "--out", str(out)]
     if cache:
         os.environ["PFEDDSH_CACHE"] = str(cache.absolute())
-    comparison = Comparison(plan, out.absolute(), jobs or os.cpu_count() or 1, parse_size(cache_limit), keep_states)
+        go_on += ["--cache", str(cache)]
+    go_on += ["--engine", engine] if engine != "local" else []
+    slots = jobs or os.cpu_count() or 1
+    comparison = Comparison(plan, out.absolute(), slots, limit, keep_states, shlex.join(go_on))
     if dry_run:
         comparison.forecast(console)
     elif not comparison.run(engine, console):
         raise typer.Exit(1)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="folder for its runs and its page")] = Path("runs/demo"),
+) -> None:
+    """Show onboarding on the embedded digits: five methods, 20 clients and then four times 3 more, in about a minute.
+
+    A demo that was interrupted continues; a finished one is shown again.
+    """
+    from pfeddsh.compare.demo import demonstrate
+
+    writable(out)
+    demonstrate(out, console)
 
 
 def _several(text: str | None) -> list[str] | None:
@@ -92,7 +123,8 @@ def list_cache(context: typer.Context, cache: CacheDir = None) -> None:
         view.add_row(used, f"{entry.bytes / 1e6:.1f}", escape(entry.label))
     console.print(view)
     total = sum(entry.bytes for entry in states.entries())
-    console.print(f"{total / 1e9:.2f} GB in {states.folder}; `pfeddsh cache clean` empties it", soft_wrap=True)
+    clean = shlex.join(["pfeddsh", "cache", *(["--cache", str(cache)] if cache else []), "clean"])
+    console.print(f"{total / 1e9:.2f} GB in {states.folder}; `{clean}` empties it", soft_wrap=True)
 
 
 def clean_cache(
@@ -107,6 +139,7 @@ def clean_cache(
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the front door."""
+    app.command()(demo)
     app.command()(compare)
     cache_app = typer.Typer(invoke_without_command=True, help="Step states that comparisons share: list, clean.")
     cache_app.callback()(list_cache)

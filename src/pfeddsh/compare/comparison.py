@@ -12,11 +12,15 @@ from rich.markup import escape
 from pfeddsh.compare import summary
 from pfeddsh.compare.board import Board
 from pfeddsh.compare.cache import open_cache
-from pfeddsh.compare.plan import Plan
+from pfeddsh.compare.plan import Plan, make
 from pfeddsh.compare.scheduler import Machines, ThisMachine, execute
 from pfeddsh.compare.tasks import ProcessTask, fingerprints, tasks
+from pfeddsh.config import build
 from pfeddsh.errors import UserError
-from pfeddsh.storage.files import locked, write_text
+from pfeddsh.federation.workbench import settled
+from pfeddsh.report.build import beside
+from pfeddsh.storage.files import locked, make_folder, write_text
+from pfeddsh.values import read
 
 TAIL = 12  # lines of a failed run's log
 
@@ -30,17 +34,18 @@ class Comparison:
     slots: int
     limit: int  # of the cache, in bytes
     keep_states: bool = False
+    command: str = "pfeddsh compare"  # that continues it
 
     def __post_init__(self) -> None:
         self.runs = self.plan.runs()
         self.cache = open_cache(self.limit)
         held = self.out / "compare.toml"
-        if held.exists() and held.read_text() != self.plan.toml():
-            go_on = f"choose another --out, or continue it with `pfeddsh compare --out {self.out}`"
+        if held.exists() and make(read(held), str(held)) != self.plan:
+            go_on = f"choose another --out, or continue it with `{self.command}`"
             raise UserError(f"{self.out} holds another plan; {go_on}")
         for run in self.runs:
             begun = self.out / run.name / "config.toml"
-            if begun.exists() and begun.read_text() != run.config.toml():
+            if begun.exists() and settled(build(read(begun), str(begun))) != run.config:
                 go_on = "remove that folder or choose another --out"
                 raise UserError(f"{begun.parent} was begun with other settings, defaults have changed since; {go_on}")
         self.data = fingerprints(self.runs)  # before anything is written: an unknown dataset leaves no trace
@@ -56,35 +61,45 @@ class Comparison:
 
     def run(self, engine: str, console: Console) -> bool:
         """Do what is left of the plan and print the table; whether all runs are there."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        with locked(self.out):
-            write_text(self.out / "compare.toml", self.plan.toml())
-            began = time.monotonic()
-            try:
-                failed = self._execute(engine, console)
-            except KeyboardInterrupt:
-                text = f"interrupted; `pfeddsh compare --out {self.out}` continues from here"
-                Console(stderr=True).print(text, soft_wrap=True)
-                raise typer.Exit(130) from None
-            console.print(summary.table(self.runs, self.out))
-            text = summary.savings(self.runs, self.data, self.out, time.monotonic() - began, self.slots)
-            console.print(text, highlight=False, soft_wrap=True)
+        began = time.monotonic()
+        failed = self.compute(engine, console)
+        console.print(summary.table(self.runs, self.out))
+        text = summary.savings(self.runs, self.data, self.out, time.monotonic() - began, self.slots)
+        console.print(text, highlight=False, soft_wrap=True)
         for task in failed:
             console.print(
                 f"[red]failed:[/] {escape(task.name)}; the end of {escape(str(task.job.log))}:", soft_wrap=True
             )
             console.print(escape("\n".join(deque(_lines(task), TAIL))), highlight=False, soft_wrap=True)
         if failed:
-            console.print(f"{len(failed)} failed; `pfeddsh compare --out {self.out}` tries again", soft_wrap=True)
+            console.print(f"{len(failed)} failed; `{self.command}` tries again", soft_wrap=True)
         console.print(f"results in {self.out}", soft_wrap=True)
+        if page := self.page():
+            console.print(f"to look at: {page}", soft_wrap=True)
         return not failed
 
-    def _execute(self, engine: str, console: Console) -> list[ProcessTask]:
+    def compute(self, engine: str, console: Console, quiet: bool = False) -> list[ProcessTask]:
+        """Do what is left of the plan; the tasks that failed. `quiet`: a bar in a terminal, and no lines of runs."""
+        make_folder(self.out)
+        with locked(self.out):
+            write_text(self.out / "compare.toml", self.plan.toml())
+            try:
+                return self._execute(engine, console, quiet)
+            except KeyboardInterrupt:
+                text = f"interrupted; `{self.command}` continues from here"
+                Console(stderr=True).print(text, soft_wrap=True)
+                raise typer.Exit(130) from None
+
+    def page(self) -> Path | None:
+        """The page of all finished runs, if there are any."""
+        return beside(self.out) if any(summary.results(self.out / run.name) for run in self.runs) else None
+
+    def _execute(self, engine: str, console: Console, quiet: bool) -> list[ProcessTask]:
         """Run the tasks under the eyes of the user; those that failed."""
         todo, failed = self.tasks(), list[ProcessTask]()
         if not todo:
             return []
-        with Board(todo, console) as board:
+        with Board(todo, console, quiet) as board:
 
             def finished(task: ProcessTask, status: int) -> None:
                 for line in _lines(task):

@@ -9,6 +9,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
 from pfeddsh.config import Config, build
+from pfeddsh.data.datasets import absolute
 from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import settled
 from pfeddsh.plugins import file_name
@@ -82,4 +83,4 @@ def make(values: dict[str, Any], where: str = "plan") -> Plan:
         if not re.fullmatch(r"\w[\w.,=+-]*", name):
             raise UserError(f"{where}: variant '{name}': use letters, digits and .,=+-_ (it becomes a folder's name)")
     plan.runs()
-    return plan
+    return plan.model_copy(update={"datasets": [absolute(dataset) for dataset in plan.datasets]})

@@ -19,10 +19,10 @@ from pfeddsh.config import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation import engines
 from pfeddsh.federation.loop import accuracy
-from pfeddsh.federation.run import complete, one_thread
+from pfeddsh.federation.run import begin, complete, one_thread
 from pfeddsh.federation.workbench import CONTROL, Call, Workbench
 from pfeddsh.storage import controls
-from pfeddsh.storage.files import Busy, locked, write_text
+from pfeddsh.storage.files import Busy, locked
 
 PATIENCE = 20.0  # seconds to wait for a folder whose last process is still on its way out
 
@@ -41,9 +41,8 @@ def run(job: Job) -> None:
     out = job.out / job.name
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        if not (out / "config.toml").exists():
-            write_text(out / "config.toml", config.toml())
         if not (out / "results.json").exists():
+            begin(config, bench, out)
             found = stops(config, bench.dataset.fingerprint)
             complete(bench, out, [], SharedCheckpoints(out, job.name, found, set(job.keep), open_cache(job.limit)))
         if not job.keep_states:

@@ -18,8 +18,6 @@ from pfeddsh.plugins import python_path
 from pfeddsh.schedule import Schedule
 from pfeddsh.storage import controls
 
-EVALUATION = 0.2  # of a client, in units of one visit for training
-
 
 @dataclass
 class Part:
@@ -124,16 +122,14 @@ def _parts(task: ProcessTask, plan: Schedule, cache: StepCache, taken: set[str])
     parts, first = [], 0
     for stop in task.stops:
         if not (stop.key in taken or cache.has(stop.key)) and stop.rounds > first:
-            rounds, everyone = stop.rounds - first, len(plan.onboarded(stop.step))
-            visits = rounds * len(plan.cohort(stop.step, 0)) + EVALUATION * everyone
-            parts.append(Part(first, stop.rounds, visits / rounds))
+            parts.append(Part(first, stop.rounds, sum(plan.work(stop.step)) / (stop.rounds - first)))
         taken.add(stop.key)
         first = stop.rounds
     return parts
 
 
-def _length(plan: Schedule) -> int:
-    return sum(plan.rounds(step) * len(plan.cohort(step, 0)) + len(plan.onboarded(step)) for step in plan.steps)
+def _length(plan: Schedule) -> float:
+    return sum(sum(plan.work(step)) for step in plan.steps)
 
 
 def _count(entry: Path) -> int:

@@ -44,8 +44,8 @@ def build(places: Sequence[Path], out: Path, command: str) -> Built:
     return Built(len(runs), folder, unread + odd, summary)
 
 
-def of_one(folder: Path) -> Path:
-    """The page of one finished run, in its own folder and without the files of tables."""
+def beside(folder: Path) -> Path:
+    """The page of a finished run or comparison, in its own folder and without the files of tables."""
     runs, unread = gather([folder])
     groups, odd = group_runs(runs)
     out = folder / "report.html"

@@ -1,24 +1,50 @@
-"""The measures that several tables show, each named and explained once."""
+"""The measures that several tables show, each named and explained once: one name, one quantity.
+
+Measures are of the whole run unless their name says otherwise; those of the paper's Table 1 are called "last step".
+"""
+
+from functools import partial
 
 from pfeddsh.report.table import Column
 
+percent = partial(Column, unit="%")
+points = partial(Column, unit="points", signed=True)
+
 SEEDS = Column("n", "seeds")
-END = Column(
-    "everyone at the end", "mean accuracy of everyone present after the last step, %: the measure that decides"
+END = percent("everyone at the end", "mean accuracy of everyone present after the last step: the measure that decides")
+LOST = percent(
+    "lost > 2 points",
+    "share of existing clients that lost more than 2 points over a step, mean over later steps",
+    digits=1,
 )
-LOST = Column("lost > 2 points", "share of existing clients that lost more than 2 points over a step, mean over later "
-              "steps, %", digits=1)  # fmt: skip
-STEP1 = Column("step 1", "mean accuracy of the first batch after its own step, %")
-PA = Column(
-    "PA last", "proactive adaptation: accuracy of the last batch minus local-only training, points", signed=True
+FIRST = percent("first batch", "mean accuracy of the first batch after its own step")
+CHANGE = points(
+    "its change",
+    "change of the first batch's accuracy from its own step to the end of the run, without training: RI of all steps "
+    "together",
 )
-SAMPLED = Column("PA last, 3+ visits", "the same over newcomers sampled at least three times: whether a client is "
-                 "sampled at all is the draw's doing; left out where all were, points", signed=True)  # fmt: skip
-ZERO_SHOT = Column("zero-shot last", "PA of the last batch before any round of its step, for methods that can serve "
-                   "newcomers at once, points", signed=True)  # fmt: skip
-RI = Column("RI last", "retroactive improvement: change of existing clients over the last step, points", signed=True)
-RI_TOTAL = Column("RI total", "change of the first batch over the whole run, points", signed=True)
-RI_TOTAL_BARE = Column("RI total no guard", "the same, had clients taken every offer, points", signed=True)
-PAPER_PA = Column("paper PA", "as printed in the paper, five seeds", signed=True)
-PAPER_RI = Column("paper RI", "as printed in the paper, five seeds", signed=True)
-WORSE = Column("% worse", "share of existing clients, over all steps, that lost anything", digits=1)
+CHANGE_BARE = points("its change, no guard", "the same, had clients taken every offer")
+PA = points(
+    "PA",
+    "proactive adaptation: accuracy of newcomers after their own step minus local-only training with the same effort, "
+    "mean over later batches",
+)
+SAMPLED = points(
+    "PA, 3+ visits",
+    "the same over newcomers sampled at least three times: whether a client is sampled at all is up to the draw; left "
+    "out where all were",
+)
+ZERO_SHOT = points(
+    "zero-shot PA", "PA of newcomers before any round of their step, for methods that can serve them at once"
+)
+PA_LAST = points("PA, last step", "as in the paper's Table 1: of the last batch alone")
+SAMPLED_LAST = points("PA, last step, 3+ visits", "over those of the last batch sampled at least three times")
+ZERO_SHOT_LAST = points("zero-shot PA, last step", "of the last batch alone")
+RI_LAST = points(
+    "RI, last step",
+    "retroactive improvement: change of existing clients over the last step, as in the paper's Table 1",
+)
+PAPER_PA = points("paper PA", "as printed in the paper, five seeds")
+PAPER_RI = points("paper RI", "as printed in the paper, five seeds")
+WORSE = percent("lost anything", "share of existing clients, over all steps, that lost anything", digits=1)
+REPLAY = Column("replay", "per later step", digits=2, unit="s")

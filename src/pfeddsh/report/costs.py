@@ -4,20 +4,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pfeddsh.report import paper
+from pfeddsh.report.columns import REPLAY
 from pfeddsh.report.contract import Results
 from pfeddsh.report.grouping import Group
 from pfeddsh.report.measures import over_seeds, replay_seconds
-from pfeddsh.report.table import METHOD, SEED_LIST, Column, Row, Table
+from pfeddsh.report.table import METHOD, SEED_LIST, Column, Row, Table, by
 
 
 def latency(groups: Sequence[Group]) -> Table:
     columns = (
         METHOD, SEED_LIST,
-        Column("server round", "the server's work in an ordinary round, seconds", digits=4),
-        Column("replay", "seconds per later step", digits=2),
-        Column("amortised", "server round plus replay spread over the rounds of a later step, seconds", digits=4),
-        Column("whole round", "with the clients' training as simulated here, seconds", digits=3),
-        Column("paper round", digits=2), Column("paper replay", digits=2), Column("paper averaged", digits=2),
+        Column("server round", "the server's work in an ordinary round", digits=4, unit="s"), REPLAY,
+        Column("amortised", "server round plus replay spread over the rounds of a later step", digits=4, unit="s"),
+        Column("whole round", "with the clients' training as simulated here", digits=3, unit="s"),
+        Column("paper round", digits=2, unit="s"), Column("paper replay", digits=2, unit="s"),
+        Column("paper averaged", digits=2, unit="s"),
     )  # fmt: skip
     rows = []
     for group in groups:
@@ -27,7 +28,7 @@ def latency(groups: Sequence[Group]) -> Table:
             replay = replay_seconds(run)
             return run.seconds.server_round_mean + replay / rounds if rounds and replay is not None else None
 
-        for cell in group.contest_and_ablations:
+        for cell in by(lambda run: run.seconds.server_round_mean, group.contest_and_ablations, lowest=True):
             ours = (
                 lambda run: run.seconds.server_round_mean,
                 replay_seconds,
@@ -37,8 +38,8 @@ def latency(groups: Sequence[Group]) -> Table:
             old = paper.beside("latency", cell, 3)
             rows.append(Row(group, cell, (cell.label, cell.seeds, *(over_seeds(cell, m) for m in ours), *old)))
     note = (
-        "Wall time on the machines that made the runs; the paper's figures are from another machine. Amortised needs "
-        "the number of rounds, which results.json of older versions does not tell."
+        "The quickest server first. Wall time on the machines that made the runs; the paper's figures are from another "
+        "machine. Amortised needs the number of rounds, which results.json of older versions does not tell."
     )
     return Table("latency", "Server latency", note, columns, tuple(rows))
 
@@ -46,10 +47,10 @@ def latency(groups: Sequence[Group]) -> Table:
 def payload(groups: Sequence[Group]) -> Table:
     columns = (
         METHOD, SEED_LIST,
-        Column("down", "KiB to an active client per round"), Column("up", "KiB from an active client per round"),
-        Column("total", "KiB"),
-        Column("once down", "KiB per client, one-off"), Column("once up", "KiB per client, one-off"),
-        Column("paper down"), Column("paper up"),
+        Column("down", "to an active client per round", unit="KiB"),
+        Column("up", "from an active client per round", unit="KiB"), Column("total", "per round", unit="KiB"),
+        Column("once down", "per client, one-off", unit="KiB"), Column("once up", "per client, one-off", unit="KiB"),
+        Column("paper down", unit="KiB"), Column("paper up", unit="KiB"),
     )  # fmt: skip
     ours: tuple[Callable[[Results], float | None], ...] = (
         lambda run: run.payload_kib.down, lambda run: run.payload_kib.up,
@@ -58,16 +59,17 @@ def payload(groups: Sequence[Group]) -> Table:
     )  # fmt: skip
     rows = []
     for group in groups:
-        for cell in group.contest_and_ablations:
+        for cell in by(ours[2], group.contest_and_ablations, lowest=True):
             old = paper.payload(cell)
             rows.append(Row(group, cell, (cell.label, cell.seeds, *(over_seeds(cell, m) for m in ours), *old)))
-    note = "Counted from the messages, tensors only. Zero where a method sends nothing of the kind."
+    note = "The smallest first. Counted from the messages, tensors only. Zero where a method sends nothing of the kind."
     return Table("payload", "Payload", note, columns, tuple(rows))
 
 
 def capacity(groups: Sequence[Group]) -> Table:
     names = ("active", "new", "reused", "total", "width", "novelty")
-    columns = (METHOD, Column("seed"), Column("step"), Column("layer", text=True), *(Column(n) for n in names))
+    counts = (Column(name, unit="channels") for name in names)
+    columns = (METHOD, Column("seed"), Column("step"), Column("layer", text=True), *counts)
     rows = [
         Row(group, cell, (cell.label, run.results.seed, step, layer, *(used.get(name) for name in names)))
         for group in groups for cell in group.cells for run in cell.runs

@@ -10,22 +10,34 @@ from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.looks import ids, label, looks, seeds, title, where
 from pfeddsh.report.measures import Measure, batch_accuracy, over_seeds, since_joining
 from pfeddsh.report.paper import printed
+from pfeddsh.report.steps import single
 from pfeddsh.report.svg import FAINT, INK, PALETTE, Drawing, canvas, draw, styled
 
 
 def of_group(group: Group) -> list[Drawing]:
-    """What is drawn once for a schedule."""
+    """What is drawn once for a schedule, after its first picture."""
     oracle = [cell for cell in group.references if cell.variant.method == "joint"]
+    if single(group):
+        return [drawing for drawing in (client_changes(group),) if drawing]
     wanted = [
         standing(group, "end", measures.everyone_at_the_end, "Everyone at the end", "mean accuracy, %"),
-        standing(group, "PA", measures.pa_last, "PA last: newcomers against training alone", "PA last, points", 1),
-        standing(group, "RI", measures.ri_last, "RI last: existing clients, last step", "RI last, points", 0),
+        *beside_the_paper(group),
         growth.drawing(group),
         first_batch(group, list(dict.fromkeys(group.contest + oracle)), ""),
         first_batch(group, group.ablations, ", ablations") if group.ablations != group.contest else None,
         client_changes(group),
     ]
     return [drawing for drawing in wanted if drawing]
+
+
+def beside_the_paper(group: Group) -> list[Drawing | None]:
+    """PA and RI of the last step, where the paper has any for these runs."""
+    if not any(printed("table1", cell) for cell in group.contest):
+        return []
+    return [
+        standing(group, "PA", measures.pa_last, "PA, last step, and the paper's", "PA, last step, points", 1),
+        standing(group, "RI", measures.ri_last, "RI, last step, and the paper's", "RI, last step, points", 0),
+    ]
 
 
 def standing(
@@ -108,7 +120,7 @@ def client_changes(group: Group) -> Drawing | None:
     for cell in reversed(dict.fromkeys(group.contest_and_ablations + group.references)):
         changes = [(v, k) for run in cell.runs for k, v in since_joining(run.results).items()]
         rows += [(cell, changes)] if changes else []
-    if not rows:
+    if not any(change for _, changes in rows for change, _ in changes):
         return None
     styles = looks(group)
     with styled():

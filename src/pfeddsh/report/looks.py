@@ -1,5 +1,6 @@
 """One look a method: the same colour, dash and marker in every figure, on the page and in the documentation."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from typing import Any
@@ -25,18 +26,30 @@ SPARE = [(c, i) for i in range(5) for c in ("sky", "blue", "grey", "orange") if 
 
 
 def looks(group: Group) -> dict[str, dict[str, Any]]:
-    """Line styles by cell. Registered methods keep theirs in every schedule; variants take what is left."""
+    """Line styles by cell: a method has one colour everywhere, its variants too, with other dashes and markers."""
     spare = cycle(SPARE)
     known = KNOWN | {name: next(spare) for name in registry.METHODS if name not in KNOWN}
-    styles = {}
+    foreign = sorted({cell.variant.method for cell in group.cells} - known.keys())
+    known |= {name: SPARE[sum(name.encode()) % len(SPARE)] for name in foreign}
+    styles, variants = {}, Counter[str]()
     for cell in group.cells:
-        usual = known.get(cell.variant.method) if not cell.variant.settings else None
-        colour, i = usual or next(spare)
+        colour, i = known[cell.variant.method]
+        if cell.variant.settings:
+            variants[cell.variant.method] += 1
+            i += variants[cell.variant.method]
         width = 2.4 if cell.variant.method == "pfeddsh" else 1.4
         styles[cell.id] = {
-            "color": PALETTE[colour], "linestyle": DASHES[i], "marker": MARKERS[i], "linewidth": width,
+            "color": PALETTE[colour], "linestyle": DASHES[i % len(DASHES)], "marker": MARKERS[i % len(MARKERS)],
+            "linewidth": width,
         }  # fmt: skip
     return styles
+
+
+def signs(group: Group) -> dict[str, tuple[str, str]]:
+    """The same for tables: the colour's name and a letter that looks like the marker."""
+    names = {code: name for name, code in PALETTE.items()}
+    letters = dict(zip(MARKERS, "\u25cf\u25a0\u25b2\u25c6\u25bc", strict=True))
+    return {key: (names[look["color"]], letters[look["marker"]]) for key, look in looks(group).items()}
 
 
 def where(group: Group) -> str:

@@ -1,4 +1,7 @@
-"""One self-contained HTML page from groups of runs: nothing is loaded from elsewhere, nothing needs a script."""
+"""One self-contained HTML page from groups of runs: nothing is loaded from elsewhere.
+
+A picture, one table, and the rest folded. The only script sorts tables; without it the page is complete.
+"""
 
 import base64
 from collections.abc import Sequence
@@ -8,11 +11,12 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from pfeddsh.report import figures, images, spark
+from pfeddsh.report import figures, first, images, spark, steps
 from pfeddsh.report.grouping import Cell, Group
+from pfeddsh.report.looks import signs
 from pfeddsh.report.measures import Spread
 from pfeddsh.report.repeat import recipe
-from pfeddsh.report.summary import protocol, sentences
+from pfeddsh.report.summary import headline, protocol, sentences
 from pfeddsh.report.svg import Drawing
 from pfeddsh.report.table import Table, Value
 from pfeddsh.report.writers import FORMATS
@@ -28,14 +32,11 @@ def render(groups: Sequence[Group], tables: Sequence[Table], problems: Sequence[
     )
     environment.filters["raw"] = _raw
     template = environment.from_string(here.joinpath("page.html.j2").read_text())
-    settings = dict.fromkeys(group.setting for group in groups)
+    ordered = sorted(groups, key=lambda group: -len(group.contest))  # the widest comparison first, else as they come
     return template.render(
         style=Markup(here.joinpath("page.css").read_text()),
-        settings=[
-            {"name": s.dataset, "protocol": protocol(s), "unlike": s.differs(),
-             "groups": [_group(group, tables) for group in groups if group.setting == s]}
-            for s in settings
-        ],
+        script=Markup(here.joinpath("page.js").read_text()),
+        groups=[_group(group, tables) for group in ordered],
         runs=sum(len(cell.runs) for group in groups for cell in group.cells),
         methods=len({cell.variant.method for group in groups for cell in group.cells}),
         problems=problems,
@@ -53,9 +54,16 @@ def _group(group: Group, tables: Sequence[Table]) -> dict[str, Any]:
     every = [a for matrix in matrices.values() for row in matrix for a in row if a is not None] or [0.0]
     high = max(every)
     low = max(0.0, min([*every, high - 10]))  # a tenth of a point should not look like a cliff
+    picture = first.picture(group)
+    unlike = "".join(f", {name} {value}" for name, value in group.setting.differs().items())
     return {
         "id": group.cells[0].id,
-        "schedule": group.schedule,
+        "name": f"{group.setting.dataset}, {group.schedule}{unlike}",
+        "protocol": protocol(group.setting),
+        "headline": headline(group),
+        "picture": _drawing(picture) if picture else None,
+        "main": "steps" if steps.single(group) else "standings",
+        "signs": signs(group),
         "clients": run.clients,
         "steps": run.steps,
         "sentences": sentences(group),

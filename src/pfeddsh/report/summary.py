@@ -15,8 +15,7 @@ POINTS, PERCENT = Column("points", signed=True), Column("%")
 def sentences(group: Group) -> list[str]:
     """Everyone at the end, then newcomers, the first batch, and those who lost, over the whole run.
 
-    Over the last step alone, as in Table 1, clients that have lost much before may look like winners; so these are
-    called PA mean and RI total here and there.
+    Over the last step alone, as in the paper's Table 1, clients that have lost much before may look like winners.
     """
     contest = group.contest
     if group.cells[0].runs[0].results.steps < 2:
@@ -26,8 +25,8 @@ def sentences(group: Group) -> list[str]:
     everyone = measures.everyone_at_the_end, paired.at_the_end
     return [
         _winner("Everyone at the end is best off with", "accuracy", contest, *everyone, PERCENT),
-        _winner("Newcomers gain most with", "PA mean", contest, measures.pa_mean, paired.everyone_who_joined),
-        _winner("The first batch fares best with", "RI total", contest, measures.ri_total, paired.first_batch),
+        _winner("Newcomers gain most with", "PA", contest, measures.pa_mean, paired.everyone_who_joined),
+        _winner("The first batch fares best with", "change", contest, measures.ri_total, paired.first_batch),
         _losers(contest),
     ]
 
@@ -35,7 +34,26 @@ def sentences(group: Group) -> list[str]:
 def _alone(cell: Cell) -> str:
     end = _points(over_seeds(cell, measures.everyone_at_the_end), PERCENT)
     pa, ri = _points(over_seeds(cell, measures.pa_mean)), _points(over_seeds(cell, measures.ri_total))
-    return f"{cell.label} is the only method here: accuracy of everyone at the end {end}, PA mean {pa}, RI total {ri}."
+    return (
+        f"{cell.label} is the only method here: accuracy of everyone at the end {end}, PA {pa}, change of the first "
+        f"batch {ri}."
+    )
+
+
+def headline(group: Group) -> str:
+    """The result of a group in one sentence, without tests."""
+    ranked = ranking(group.contest, measures.everyone_at_the_end)
+    if not ranked:
+        return "No accuracies."
+    (best, own), others = ranked[0], ranked[1:]
+    lost = over_seeds(best, measures.lost)
+    harm = (
+        "" if lost is None else f"; {lost.mean:.0f} % of its existing clients lost more than {LOST:g} points in a step"
+    )
+    if not others:
+        return f"{best.label}: {own.mean:.1f} % for everyone at the end{harm}."
+    next_ = f"next {others[0][0].label}, {others[0][1].mean:.1f} %"
+    return f"{best.label} is best for everyone at the end: {own.mean:.1f} %, {next_}{harm}."
 
 
 def _winner(

@@ -1,10 +1,10 @@
 """What a table is: columns that know how to write their numbers, rows of plain values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pfeddsh.report.grouping import Cell, Group
-from pfeddsh.report.measures import Spread
+from pfeddsh.report.measures import Measure, Spread, over_seeds
 
 NONE = "\u2013"
 Value = str | int | float | Spread | None
@@ -19,6 +19,11 @@ class Column:
     digits: int = 2
     signed: bool = False
     text: bool = False
+    unit: str = ""
+
+    @property
+    def heading(self) -> str:
+        return f"{self.name}, {self.unit}" if self.unit else self.name
 
     def show(self, value: Value) -> str:
         if value is None:
@@ -61,6 +66,16 @@ class Table:
             for row in rows
         ]
         return Table(self.name, self.title, self.note, tuple(self.columns[i] for i in kept), tuple(shown))
+
+
+def by(measure: Measure, cells: Iterable[Cell], lowest: bool = False) -> list[Cell]:
+    """Cells in the order of what a table is about: the highest mean first, or the lowest; those without one last."""
+
+    def place(cell: Cell) -> tuple[bool, float]:
+        spread = over_seeds(cell, measure)
+        return spread is None, (spread.mean if lowest else -spread.mean) if spread else 0.0
+
+    return sorted(cells, key=place)
 
 
 METHOD = Column("method", text=True)

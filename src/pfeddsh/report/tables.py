@@ -2,31 +2,35 @@
 
 from collections.abc import Sequence
 
-from pfeddsh.report import costs, measures, table1
+from pfeddsh.report import costs, measures, standings, steps
 from pfeddsh.report.columns import (
+    CHANGE,
+    CHANGE_BARE,
     END,
+    FIRST,
     LOST,
     PA,
+    PA_LAST,
     PAPER_PA,
     PAPER_RI,
-    RI,
-    RI_TOTAL,
-    RI_TOTAL_BARE,
+    REPLAY,
+    RI_LAST,
     SAMPLED,
-    STEP1,
+    SAMPLED_LAST,
     WORSE,
     ZERO_SHOT,
+    ZERO_SHOT_LAST,
 )  # fmt: skip
 from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.measures import Measure, over_seeds, worst_loss
 from pfeddsh.report.paper import beside
-from pfeddsh.report.table import METHOD, SEED_LIST, Column, Row, Table, Value
+from pfeddsh.report.table import METHOD, SEED_LIST, Column, Row, Table, Value, by
 
 
 def build(groups: Sequence[Group]) -> list[Table]:
     tables = [
-        *table1.build(groups), _measures(groups), _ablation(groups), _sensitivity(groups), _losses(groups),
-        costs.latency(groups), costs.payload(groups), costs.capacity(groups),
+        *standings.build(groups), steps.build(groups), _measures(groups), _ablation(groups), _sensitivity(groups),
+        _losses(groups), costs.latency(groups), costs.payload(groups), costs.capacity(groups),
     ]  # fmt: skip
     return [table for table in tables if table.rows]
 
@@ -34,24 +38,22 @@ def build(groups: Sequence[Group]) -> list[Table]:
 ALL: tuple[tuple[Column, Measure], ...] = (
     (END, measures.everyone_at_the_end),
     (LOST, measures.lost),
-    (STEP1, measures.first_step),
-    (Column("alone", "local-only accuracy of the first batch, %"), measures.first_batch_alone),
-    (Column("batch 1 at the end", "mean accuracy of the first batch after the last step, %"),
+    (FIRST, measures.first_step),
+    (Column("first batch alone", "local-only accuracy of the first batch", unit="%"), measures.first_batch_alone),
+    (Column("first batch at the end", "mean accuracy of the first batch after the last step", unit="%"),
      measures.first_batch_at_the_end),
-    (PA, measures.pa_last),
-    (SAMPLED, measures.pa_sampled_last),
-    (ZERO_SHOT, measures.zero_shot_last),
-    (Column("PA mean", "over all later steps, points", signed=True), measures.pa_mean),
-    (Column("PA mean, 3+ visits", "over newcomers sampled at least three times, points", signed=True),
-     measures.pa_sampled_mean),
-    (Column("zero-shot mean", "PA before any round of a step, over all later steps, points", signed=True),
-     measures.zero_shot_mean),
-    (RI, measures.ri_last),
-    (RI_TOTAL, measures.ri_total),
-    (Column("lowest RI", "over steps, points", signed=True), measures.ri_lowest),
-    (Column("RI no guard", "of the last step, had clients taken every offer, points", signed=True),
+    (CHANGE, measures.ri_total),
+    (CHANGE_BARE, measures.ri_total_unguarded),
+    (PA, measures.pa_mean),
+    (SAMPLED, measures.pa_sampled_mean),
+    (ZERO_SHOT, measures.zero_shot_mean),
+    (PA_LAST, measures.pa_last),
+    (SAMPLED_LAST, measures.pa_sampled_last),
+    (ZERO_SHOT_LAST, measures.zero_shot_last),
+    (RI_LAST, measures.ri_last),
+    (Column("lowest RI", "of all steps", signed=True, unit="points"), measures.ri_lowest),
+    (Column("RI, last step, no guard", "had clients taken every offer", signed=True, unit="points"),
      measures.ri_unguarded),
-    (RI_TOTAL_BARE, measures.ri_total_unguarded),
     (WORSE, measures.worse),
 )  # fmt: skip
 
@@ -70,18 +72,20 @@ def _with_the_paper(table: str, rows: Sequence[Row], width: int) -> tuple[Row, .
 
 def _measures(groups: Sequence[Group]) -> Table:
     columns = (METHOD, SEED_LIST, *(column for column, _ in ALL))
-    rows = _spreads([(group, cell) for group in groups for cell in group.cells], ALL)
-    return Table("measures", "All measures of all runs", "Mean ± standard deviation over seeds.", columns, rows)
+    end = measures.everyone_at_the_end
+    rows = _spreads([(group, cell) for group in groups for cell in by(end, group.cells)], ALL)
+    note = "Ordered by everyone at the end. Mean ± standard deviation over seeds."
+    return Table("measures", "All measures of all runs", note, columns, rows)
 
 
 def _ablation(groups: Sequence[Group]) -> Table:
     shown = (
-        (END, measures.everyone_at_the_end), (LOST, measures.lost), (STEP1, measures.first_step),
-        (PA, measures.pa_last), (RI, measures.ri_last),
-        (RI_TOTAL, measures.ri_total), (WORSE, measures.worse),
+        (END, measures.everyone_at_the_end), (LOST, measures.lost), (FIRST, measures.first_step),
+        (CHANGE, measures.ri_total), (PA, measures.pa_mean),
+        (PA_LAST, measures.pa_last), (RI_LAST, measures.ri_last), (WORSE, measures.worse),
     )  # fmt: skip
-    columns = (METHOD, SEED_LIST, *(c for c, _ in shown), Column("paper accuracy"), PAPER_PA, PAPER_RI)
-    cells = [(group, cell) for group in groups for cell in group.ablations]
+    columns = (METHOD, SEED_LIST, *(c for c, _ in shown), Column("paper accuracy", unit="%"), PAPER_PA, PAPER_RI)
+    cells = [(group, cell) for group in groups for cell in by(measures.everyone_at_the_end, group.ablations)]
     rows = _with_the_paper("ablation", _spreads(cells, shown), 3)
     note = "Parts of pFedDSH taken away one by one. The paper's ablation has a PA and RI unlike those of its Table 1."
     return Table("ablation", "Ablation", note, columns, rows)
@@ -89,10 +93,10 @@ def _ablation(groups: Sequence[Group]) -> Table:
 
 def _sensitivity(groups: Sequence[Group]) -> Table:
     shown = (
-        (END, measures.everyone_at_the_end), (STEP1, measures.first_step),
-        (PA, measures.pa_last), (RI, measures.ri_last),
-        (RI_TOTAL, measures.ri_total), (RI_TOTAL_BARE, measures.ri_total_unguarded), (WORSE, measures.worse),
-        (Column("replay", "seconds per later step", digits=1), measures.replay_seconds),
+        (END, measures.everyone_at_the_end), (FIRST, measures.first_step),
+        (CHANGE, measures.ri_total), (CHANGE_BARE, measures.ri_total_unguarded), (PA, measures.pa_mean),
+        (PA_LAST, measures.pa_last), (RI_LAST, measures.ri_last), (WORSE, measures.worse),
+        (REPLAY, measures.replay_seconds),
     )  # fmt: skip
     cells = [(group, cell) for group in groups for several in group.sensitivity for cell in several]
     note = "Runs that differ in a setting of the method only; the first of each method has its usual settings."
@@ -104,16 +108,18 @@ def _sensitivity(groups: Sequence[Group]) -> Table:
 def _losses(groups: Sequence[Group]) -> Table:
     columns = (
         METHOD, SEED_LIST, LOST, WORSE,
-        Column("largest loss", "of one existing client over one step, points"),
+        Column("largest loss", "of one existing client over one step", unit="points"),
         Column("client"), Column("seed"), Column("in step"),
     )  # fmt: skip
     rows = []
     for group in groups:
-        for cell in group.cells:
+        for cell in by(measures.lost, group.cells):
             loss = worst_loss(cell)
             worst: tuple[Value, ...] = (
                 (loss.points, loss.client, loss.seed, loss.step) if loss else (0.0, None, None, None)
             )
             shares = over_seeds(cell, measures.lost), over_seeds(cell, measures.worse)
             rows.append(Row(group, cell, (cell.label, cell.seeds, *shares, *worst)))
-    return Table("losses", "Who lost", "Over all steps after a client's own.", columns, tuple(rows))
+    return Table(
+        "losses", "Who lost", "The most harmed first. Over all steps after a client's own.", columns, tuple(rows)
+    )

@@ -22,7 +22,7 @@ def _groups(table: Table) -> Iterator[tuple[str, Table]]:
 def markdown(table: Table) -> str:
     lines = [f"## {table.title}", "", table.note]
     for heading, part in _groups(table):
-        lines += ["", f"### {heading}", "", "| " + " | ".join(c.name for c in part.columns) + " |"]
+        lines += ["", f"### {heading}", "", "| " + " | ".join(c.heading for c in part.columns) + " |"]
         lines.append("|" + "|".join("---" if c.text else "---:" for c in part.columns) + "|")
         for row in part.rows:
             cells = [c.show(v).replace("|", "\\|") for c, v in zip(part.columns, row.values, strict=True)]
@@ -36,7 +36,7 @@ def comma_separated(table: Table) -> str:
     spread = [any(isinstance(row.values[i], Spread) for row in table.rows) for i in range(len(table.columns))]
     head = ["dataset", "schedule", "protocol"]
     for column, double in zip(table.columns, spread, strict=True):
-        name = _fresh(column.name, head)
+        name = _fresh(column.heading, head)
         head += [name, f"{name} sd"] if double else [name]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -62,7 +62,7 @@ def latex(table: Table) -> str:
     lines = [f"% {table.title}. {table.note}", "% needs \\usepackage{booktabs}"]
     for heading, part in _groups(table):
         lines += ["", f"% {_one_line(heading)}", "\\begin{tabular}{" + "".join(map(_align, part.columns)) + "}"]
-        lines += ["\\toprule", " & ".join(_escape(c.name) for c in part.columns) + " \\\\", "\\midrule"]
+        lines += ["\\toprule", " & ".join(_escape(c.heading) for c in part.columns) + " \\\\", "\\midrule"]
         for row in part.rows:
             cells = [_escape(c.show(v)) for c, v in zip(part.columns, row.values, strict=True)]
             shown = [f"\\textbf{{{text}}}" if i in row.best else text for i, text in enumerate(cells)]

@@ -1,0 +1,157 @@
+"""The first picture of a group: newcomers' gain against what becomes of existing clients; of one run, its steps."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from pfeddsh.report import measures
+from pfeddsh.report.contract import Results, mean
+from pfeddsh.report.grouping import Group
+from pfeddsh.report.looks import ids, looks, seeds, title, where
+from pfeddsh.report.measures import batch_accuracy, over_seeds
+from pfeddsh.report.steps import single
+from pfeddsh.report.svg import FAINT, INK, PALETTE, Drawing, canvas, draw, styled
+
+FAR = 15.0  # points behind the best: such a method is drawn at the edge, or it would squeeze all others into a corner
+HEIGHT = 3.0
+PLACES: tuple[tuple[float, float], ...] = (
+    (1, 0),
+    (-1, 0),
+    (1, 1),
+    (1, -1),
+    (-1, 1),
+    (-1, -1),
+    (0, 1.2),
+    (0, -1.2),
+)  # of a label beside its point
+Box = tuple[float, float, float, float]
+
+
+def picture(group: Group) -> Drawing | None:
+    """What a reader sees first."""
+    if single(group) or group.steps < 2:
+        return over_steps(group)
+    return trade(group) or over_steps(group)
+
+
+def trade(group: Group) -> Drawing | None:
+    """A point a method: up is better for newcomers, right is better for the first batch."""
+    found = {
+        cell: (change.mean, pa.mean)
+        for cell in dict.fromkeys(group.contest + group.references)
+        if (change := over_seeds(cell, measures.ri_total)) and (pa := over_seeds(cell, measures.pa_mean))
+    }
+    if len(found) < 2:
+        return None
+    best = np.max(list(found.values()), axis=0)
+    near = [point for point in found.values() if all(point >= best - FAR)] or list(found.values())
+    low, high = np.min(near, axis=0), np.max(near, axis=0)
+    room = 0.12 * np.maximum(high - low, 4.0)
+    low, high = np.minimum(low, 0) - room, np.maximum(high, 0) + room
+    styles = looks(group)
+    with styled():
+        figure = canvas(HEIGHT)
+        axes = figure.subplots()
+        axes.axhline(0, color=FAINT, linewidth=0.8)
+        axes.axvline(0, color=FAINT, linewidth=0.8)
+        labels = []
+        for cell, point in sorted(found.items(), key=lambda item: -item[1][1]):
+            style = styles[cell.id]
+            x, y = np.clip(point, low + 0.25 * room, high)
+            far = bool(any(point < low))
+            face = "none" if far else style["color"]
+            size = 8 if cell.variant.method == "pfeddsh" else 5.5
+            axes.plot(x, y, style["marker"], color=style["color"], markerfacecolor=face, markersize=size)
+            told = f" ({point[0]:+.0f}, {point[1]:+.0f})".replace("-", "\u2212") if far else ""
+            weight = "bold" if cell.variant.method == "pfeddsh" else "normal"
+            labels.append((float(x), float(y), cell.label.partition(",")[0] + told, weight))
+        axes.set_xlim(low[0], high[0] + 0.6 * room[0])
+        axes.set_ylim(low[1], high[1])
+        _label(axes, labels)
+        axes.set_xlabel("change of the first batch, points")
+        axes.set_ylabel("PA: newcomers' gain, points")
+        title(figure, "What newcomers gain, what the first batch pays")
+    edge = f" Open, at the edge: more than {FAR:g} points behind, with its values."
+    far_ones = any(any(np.array(point) < low) for point in found.values())
+    caption = (
+        f"{where(group)}; {seeds(list(found))} (means). Up: newcomers gain more over training alone. Right: those who "
+        f"were there first gain more from others' joining.{edge if far_ones else ''}"
+    )
+    name = f"trade-{group.cells[0].id}"
+    return draw(figure, name, "Gain of newcomers against change of the first batch", caption, ids(found))
+
+
+def _label(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> None:
+    """Names beside their points; of eight places the one that covers least of what is already there."""
+    (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
+    width, height = 46.0, 26.0  # characters and lines that fit into the axes, about
+    points = [((x - x0) / (x1 - x0) * width, (y - y0) / (y1 - y0) * height) for x, y, _, _ in labels]
+    taken = [(px - 0.7, py - 0.5, px + 0.7, py + 0.5) for px, py in points]
+    for (px, py), (x, y, text, weight) in zip(points, labels, strict=True):
+        places: list[tuple[float, int, float, float, Box]] = []
+        for dx, dy in PLACES:
+            left = px + 1.1 * dx - (0 if dx > 0 else len(text) if dx < 0 else len(text) / 2)
+            box = (left, py + 1.1 * dy - 0.55, left + len(text), py + 1.1 * dy + 0.55)
+            outside = max(0, -box[0]) + max(0, box[2] - width) + max(0, -box[1]) + max(0, box[3] - height)
+            covered = sum(_overlap(box, other) for other in taken)
+            places.append((covered + 3 * outside, len(places), dx, dy, box))
+        _, _, dx, dy, box = min(places)
+        taken.append(box)
+        axes.annotate(
+            text, (x, y), (6 * dx, 8 * dy), textcoords="offset points", fontsize=7.5, fontweight=weight, va="center",
+            ha="left" if dx > 0 else "right" if dx < 0 else "center",
+        )  # fmt: skip
+
+
+def _overlap(a: Box, b: Box) -> float:
+    return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+
+
+def over_steps(group: Group) -> Drawing | None:
+    """Of one run, or of runs with one step: every batch from before its own step to the end."""
+    cell = next(iter(group.contest), group.cells[0])
+    run = cell.runs[0].results
+    steps = range(1, run.steps + 1)
+    with styled():
+        figure = canvas(HEIGHT)
+        axes = figure.subplots()
+        for batch in reversed(steps):
+            colour = PALETTE["blue" if batch == 1 else "vermilion"]
+            line = [_number(batch_accuracy(run, step, batch)) for step in steps if step >= batch]
+            axes.plot(
+                [step for step in steps if step >= batch],
+                line,
+                "o-",
+                color=colour,
+                linewidth=2.4 if batch == 1 else 1.4,
+            )
+            start = _zero_shot(run, batch)
+            if start is not None and batch > 1:
+                axes.plot([batch - 0.25, batch], [start, line[0]], ":", color=colour, linewidth=1.2)
+                axes.plot(batch - 0.25, start, "o", color=colour, markerfacecolor="none")
+            axes.plot(batch, _number(_alone(run, batch)), "x", color=FAINT)
+        axes.plot(steps, [_number(mean(row)) for row in run.acc], "--", color=INK, linewidth=1)
+        axes.set_xticks(steps)
+        axes.set_xlim(0.6, run.steps + 0.4)
+        axes.set_xlabel("onboarding step")
+        axes.set_ylabel("accuracy, %")
+        title(figure, "Every batch, step by step")
+    caption = (
+        f"{where(group)}, {cell.label}, seed {run.seed} (n = 1). Thick: the first batch; thin: later ones from their "
+        "own step on, open where they stood before its first round; dashed: everyone; cross: trained alone."
+    )
+    return draw(figure, f"steps-{group.cells[0].id}", "Accuracy of every batch over steps", caption, (cell.id,))
+
+
+def _alone(run: Results, batch: int) -> float | None:
+    return mean([run.local[k] for k, joined in enumerate(run.batch) if joined == batch])
+
+
+def _zero_shot(run: Results, batch: int) -> float | None:
+    gain, alone = (run.pa_zero_shot or [None] * run.steps)[batch - 1], _alone(run, batch)
+    return None if gain is None or alone is None else gain + alone
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -1,0 +1,131 @@
+"""Who stands where: the whole run, the paper's last step, and whether differences mean anything."""
+
+from collections.abc import Sequence
+
+from pfeddsh.report import measures, paired
+from pfeddsh.report.columns import (
+    CHANGE,
+    END,
+    FIRST,
+    LOST,
+    PA,
+    PA_LAST,
+    PAPER_PA,
+    PAPER_RI,
+    RI_LAST,
+    SAMPLED,
+    SAMPLED_LAST,
+    SEEDS,
+    ZERO_SHOT,
+    ZERO_SHOT_LAST,
+)
+from pfeddsh.report.contract import Results
+from pfeddsh.report.grouping import Cell, Group
+from pfeddsh.report.measures import over_seeds
+from pfeddsh.report.paired import PairedTest, against_best
+from pfeddsh.report.paper import beside
+from pfeddsh.report.table import METHOD, Column, Row, Table, Value, by, mark, p_value
+from pfeddsh.results.metrics import VISITS
+
+Found = dict[str, dict[str, PairedTest]]  # by measure and cell
+
+
+def build(groups: Sequence[Group]) -> tuple[Table, Table, Table]:
+    """The whole run, the best for everyone first; the last step beside the paper; and the tests in full."""
+    whole, last, tests = [], [], []
+    for group in groups:
+        found = {name: against_best(group.contest, *what) for name, what in _tested(group).items()}
+        rare = any(_rarely_sampled(run.results) for cell in group.cells for run in cell.runs)
+        ordered = by(measures.everyone_at_the_end, group.contest)
+        for cell in dict.fromkeys(ordered + group.references):
+            whole.append(Row(group, cell, _whole(cell, found, rare)))
+            last.append(Row(group, cell, _last(cell, found, rare)))
+        for name, each in found.items():
+            for cell in by(_tested(group)[name][0], group.contest):
+                if c := each.get(cell.id):
+                    won = f"{c.better} of {c.seeds}"
+                    tests.append(
+                        Row(group, cell, (name, cell.label, c.difference, c.rival, won, c.clients, p_value(c.p)))
+                    )
+    table = Table("standings", "Everyone, newcomers, existing clients", WHOLE, WHOLE_COLUMNS, tuple(whole))
+    paper = Table("table1", "The paper's Table 1: the last step", LAST, LAST_COLUMNS, tuple(last))
+    return (
+        mark(table, [WHOLE_COLUMNS.index(column) for column in (END, FIRST, PA, SAMPLED, CHANGE)]),
+        mark(paper, [LAST_COLUMNS.index(column) for column in (PA_LAST, SAMPLED_LAST, RI_LAST)]),
+        Table("tests", "Against the best other method", TESTS, TEST_COLUMNS, tuple(tests)),
+    )
+
+
+def _whole(cell: Cell, found: Found, rare: bool) -> tuple[Value, ...]:
+    return (
+        cell.label, len(cell.runs),
+        over_seeds(cell, measures.everyone_at_the_end), _p(found, END.name, cell), over_seeds(cell, measures.lost),
+        over_seeds(cell, measures.first_step), over_seeds(cell, measures.ri_total),
+        over_seeds(cell, measures.pa_mean), over_seeds(cell, measures.pa_sampled_mean) if rare else None,
+        over_seeds(cell, measures.zero_shot_mean),
+    )  # fmt: skip
+
+
+def _last(cell: Cell, found: Found, rare: bool) -> tuple[Value, ...]:
+    old = beside("table1", cell, 2)
+    return (
+        cell.label, len(cell.runs),
+        over_seeds(cell, measures.pa_last), over_seeds(cell, measures.pa_sampled_last) if rare else None,
+        over_seeds(cell, measures.zero_shot_last), old[1], _p(found, PA_LAST.name, cell),
+        over_seeds(cell, measures.ri_last), old[0], _p(found, RI_LAST.name, cell),
+    )  # fmt: skip
+
+
+def _p(found: Found, name: str, cell: Cell) -> str | None:
+    test = found.get(name, {}).get(cell.id)
+    return p_value(test.p) if test else None
+
+
+def _rarely_sampled(run: Results) -> bool:
+    """Whether PA has some newcomer that PA of those with three visits leaves out."""
+    counts = zip(run.batch, run.visits or (), strict=False)
+    return any(joined > 1 and count < VISITS for joined, count in counts)
+
+
+def _tested(group: Group) -> dict[str, tuple[measures.Measure, paired.PerClient]]:
+    """With one later batch, the last step is all there is: nothing is tested twice."""
+    return TESTED if group.steps > 2 else {name: TESTED[name] for name in (END.name, PA_LAST.name, RI_LAST.name)}
+
+
+def P(name: str) -> Column:
+    return Column(f"p ({name})", f"{name} against the best other method: Wilcoxon over clients, Holm-corrected")
+
+
+TESTED: dict[str, tuple[measures.Measure, paired.PerClient]] = {
+    END.name: (measures.everyone_at_the_end, paired.at_the_end),
+    PA.name: (measures.pa_mean, paired.everyone_who_joined),
+    "change of the first batch": (measures.ri_total, paired.first_batch),
+    PA_LAST.name: (measures.pa_last, paired.newcomers),
+    RI_LAST.name: (measures.ri_last, paired.existing),
+}
+WHOLE_COLUMNS = (METHOD, SEEDS, END, P("everyone"), LOST, FIRST, CHANGE, PA, SAMPLED, ZERO_SHOT)
+LAST_COLUMNS = (
+    METHOD, SEEDS, PA_LAST, SAMPLED_LAST, ZERO_SHOT_LAST, PAPER_PA, P(PA_LAST.name), RI_LAST, PAPER_RI, P(RI_LAST.name)
+)  # fmt: skip
+WHOLE = (
+    "Of the whole run, ordered by everyone at the end, which decides; the other measures explain it. Mean ± standard "
+    "deviation over n seeds. p: against the best other method, client by client, see the tests. Oracles (joint, "
+    "central) and controls (local) are nobody's rivals. Bold: highest mean, if all methods have the same seeds."
+)
+LAST = (
+    "As the paper reports it: of the last batch and of the step in which it joined. A method that has lost much before "
+    "may look good here; the table of the whole run decides."
+)
+TESTS = (
+    "Wilcoxon's signed-rank test, two-sided, over clients: each is paired with itself under the best other method in "
+    "the same seed; p is corrected after Holm for the methods of the table. No rank test over three seeds can fall "
+    "below p = 0.25, so seeds are counted and not tested. Clients of one seed share a training run: p says whether "
+    "these clients differ, not whether the next training run would."
+)
+TEST_COLUMNS = (
+    Column("measure", text=True), METHOD,
+    Column("difference", "mean over the seeds that both have", signed=True, unit="points"),
+    Column("against", "the best other method in this measure", text=True),
+    Column("seeds won", "seeds with a positive difference, of those both have", text=True),
+    Column("clients", "pairs in the test"), Column("p"),
+)  # fmt: skip
