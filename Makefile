@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := $(VENV)/bin/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo federation test lint bench clean
+.PHONY: help demo federation test lint bench fuzz clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,11 +16,11 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 $(VENV)/.tests: $(VENV)/.ready
-	$(RUN)pip install --quiet --editable '.[flower,mlflow,onnx,ray,tensorboard]' hypothesis mypy playwright pytest pytest-xdist ruff
+	$(RUN)pip install --quiet --editable '.[flower,mlflow,onnx,privacy,ray,tensorboard]' hypothesis mypy playwright pytest pytest-xdist ruff
 	touch $@
 
-demo: $(VENV)/.ready ## Onboard ten clients into a federation of thirty on the embedded digits (a minute)
-	$(RUN)pfeddsh run
+demo: $(VENV)/.ready ## Compare five ways to onboard clients on the embedded digits (a minute)
+	$(RUN)pfeddsh demo
 
 federation: $(VENV)/.ready ## Show live onboarding on Flower: a coordinator and five sites on this machine (minutes)
 	$(RUN)pfeddsh federation
@@ -38,6 +38,10 @@ bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/throughput.py resnet8
 	$(RUN)python benchmarks/hypernetwork.py
 	$(RUN)python benchmarks/live.py
+	$(RUN)python benchmarks/robust.py
+
+fuzz: $(VENV)/.tests ## Send a million mutated messages to every door of a coordinator (minutes)
+	$(RUN)python tests/fuzz.py --messages 1000000
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

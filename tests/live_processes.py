@@ -5,14 +5,22 @@ import os
 import signal
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from pfeddsh.live.processes import Child, free_port
-from pfeddsh.live.security import certs, nodes
+from pfeddsh.live.security import certs, nodes, signing
 
 ROOT = Path(__file__).parent
+
+
+def let_everything_leave(home: Path) -> None:
+    """A policy under which a live federation has the bits of a simulated one."""
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "policy.toml").write_text('histogram = "exact"\nstatistics = true\n')
 
 
 class Town:
@@ -20,6 +28,7 @@ class Town:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.server, self.port = folder, folder / "server", free_port()
+        self.page, self.health = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self.children: dict[str, Child] = {}
         self._tls: list[str] = []
         paths = [entry for entry in sys.path if entry and Path(entry) != ROOT]
@@ -29,27 +38,29 @@ class Town:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for child in reversed(self.children.values()):
-            child.stop(patience=15)
+        with ThreadPoolExecutor() as all_at_once:
+            list(all_at_once.map(lambda child: child.stop(patience=15), self.children.values()))
 
     def start(self, name: str, *command: str) -> None:
         self.children[name] = Child([sys.executable, *command], self._env, self.folder / f"{name}.log")
 
     def secure(self, sites: list[str]) -> None:
-        """TLS and node keys instead of --insecure; these sites are registered."""
+        """TLS and node keys instead of --insecure; these sites are registered. The app is signed, and they insist."""
         certs.make(self.server)
-        self._tls = [f"--ca={self.server / 'tls' / 'ca.crt'}"]
+        public = signing.sign(self.server, self.folder / "publisher")
+        self._tls = [f"--ca={self.server / 'tls' / 'ca.crt'}", f"--trust={public}"]
         for name in sites:
             certs.make_node_key(self.folder / name)
             nodes.add(self.server, name, self.folder / name / "node.key.pub")
 
     def serve(self) -> None:
-        command = ["serve", str(self.server), "--port", str(self.port)]
+        command = ["serve", str(self.server), "--port", str(self.port), "--page", self.page, "--health", self.health]
         self.start("serve", "-m", "pfeddsh", *command, *([] if self._tls else ["--insecure"]))
 
-    def join(self, name: str, data: Path) -> None:
+    def join(self, name: str, data: Path, *options: str) -> None:
+        let_everything_leave(self.folder / name)
         command = ["join", str(self.folder / name), "--data", str(data), "--server", f"127.0.0.1:{self.port}"]
-        self.start(name, "-m", "pfeddsh", *command, *(self._tls or ["--insecure"]))
+        self.start(name, "-m", "pfeddsh", *command, *(self._tls or ["--insecure"]), *options)
 
     def status(self) -> dict[str, Any]:
         try:
@@ -57,6 +68,11 @@ class Town:
             return content
         except (OSError, ValueError):
             return {"phase": "starting", "step": 0, "round": 0, "queue": [], "clients": []}
+
+    def ask(self, path: str) -> str:
+        """What the coordinator's page says; an answer of 503 is an error."""
+        with urllib.request.urlopen(f"http://{self.page}{path}", timeout=60) as answer:
+            return str(answer.read().decode())
 
     def until(self, reached: Callable[[dict[str, Any]], bool], seconds: float) -> dict[str, Any]:
         deadline = time.monotonic() + seconds

@@ -14,6 +14,8 @@ def at(minutes: int) -> str:
 def client(number: int, name: str, batch: int, state: str, **changes: Any) -> dict[str, Any]:
     known = {"id": number, "name": name, "key": f"SHA256:{number}", "batch": batch, "state": state, "online": True}
     score = {"accuracy": 80.0 + number, "accuracy_first": 79.5 + number}
+    if batch > 1:
+        score |= {"accuracy_zero_shot": 78.0 + number, "accuracy_alone": 70.0 + number}
     return {**known, "last_seen": at(number), "refused": 0, "offer": "none", **score, **changes}
 
 
@@ -21,6 +23,7 @@ def sample() -> dict[str, Any]:
     return {
         "schema": 1,
         "time": at(95),
+        "moved": {"time": at(95), "step": 2, "phase": "training", "round": 7, "answers": 2},
         "phase": "training",
         "step": 2,
         "round": 7,
@@ -48,3 +51,21 @@ def sample() -> dict[str, Any]:
         "pa": [12.34, None],
         "ri": [None, -0.26],
     }
+
+
+def crowd(count: int) -> dict[str, Any]:
+    """The same with very many clients, in batches of a hundred."""
+    clients = [
+        client(
+            n,
+            f"site-{n:05}",
+            1 + n // 100,
+            "served",
+            accuracy=90.0,
+            accuracy_first=89.0,
+            accuracy_zero_shot=85.0,
+            accuracy_alone=80.0,
+        )
+        for n in range(count)
+    ]
+    return sample() | {"clients": clients, "phase": "waiting"}

@@ -83,7 +83,8 @@ def test_killed_at_several_moments_it_goes_on_to_the_same_bits(tmp_path, referen
             process.send_signal(blow)
             _, told = process.communicate(timeout=60)
         if blow == signal.SIGINT:
-            assert process.returncode == 130 and f"`pfeddsh compare --out {out}` continues" in told
+            go_on = f"pfeddsh compare --out {out} --cache {tmp_path / 'cache'}"
+            assert process.returncode == 130 and f"`{go_on}` continues" in told
         for name in NAMES:
             if (out / name / "state").exists() and not (out / name / "results.json").exists():
                 told = (out / name / "events.jsonl").read_text() if (out / name / "events.jsonl").exists() else ""
@@ -96,15 +97,19 @@ def test_killed_at_several_moments_it_goes_on_to_the_same_bits(tmp_path, referen
     assert not (out / NAMES[0] / "state").exists(), "finished runs keep their results, not their states"
 
 
-def test_on_ray_it_gives_the_same_bits(tmp_path, reference):
+def test_on_ray_it_gives_the_same_bits_also_for_a_method_of_ones_own(tmp_path, reference):
     pytest.importorskip("ray")
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    done = subprocess.run(
-        command(tmp_path, "--engine", "ray"), capture_output=True, text=True, timeout=LONG, env=environment
-    )
+    (tmp_path / "mine.py").write_text("from pfeddsh.methods.fedavg import FedAvg\n\nclass Mine(FedAvg):\n    pass\n")
+    line = command(tmp_path, "--engine", "ray")
+    (tmp_path / "plan.toml").write_text(PLAN.replace('["fedavg"]', '["fedavg", "mine:Mine"]'))
+    done = subprocess.run(line, capture_output=True, text=True, timeout=LONG, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     expect_what_single_runs_give(tmp_path / "out", reference)
     assert [read_times(tmp_path / "out" / name)["adopted"] for name in NAMES] == [0, 2]
+    for name in NAMES:
+        theirs, ours = (tmp_path / "out" / n / "results.json" for n in (name.replace("fedavg", "mine.Mine"), name))
+        assert json.loads(theirs.read_text())["acc"] == json.loads(ours.read_text())["acc"]
 
 
 def invoke(*arguments: str):
@@ -163,7 +168,7 @@ def test_two_comparisons_cannot_work_in_one_folder(tmp_path):
         (["--methods", "fedprox"], "did you mean"),
         (["--dataset", "cifar11"], "did you mean cifar10"),
         (["--seeds", "one"], "write numbers with commas"),
-        (["--cache-limit", "lots"], "size 'lots'"),
+        (["--methods", "fedavg", "--cache-limit", "lots"], "size 'lots'"),
         (["--set", "alhpa=1"], "did you mean alpha"),
         (["nowhere.toml"], "no such file"),
     ],

@@ -90,6 +90,15 @@ def test_fresh_statistics_are_those_of_the_model_served_now(task):
     assert made.score(served, data, old, visit)[0].facts == by_own.facts
 
 
+def test_blended_statistics_are_the_mean_of_own_and_pooled_ones(task):
+    made, data = method("fedavg", task, statistics="blended"), Images(torch.arange(40) % 10)
+    own = task.model.calibrate(task.theta0, data.train[0])
+    pooled = Message({"theta": task.theta0, "statistics": own + 1})
+    assert torch.equal(made.followed(pooled, data, Memory()).statistics, (own + (own + 1)) / 2)
+    alone = made.followed(Message({"theta": task.theta0}), data, Memory())
+    assert torch.equal(alone.statistics, own), "before any step has ended there is nothing to blend with"
+
+
 def test_local_only_with_a_prior_is_not_the_control_behind_pa(reference):
     plain, told = reference("local").results, reference("local-prior").results
     assert told["local"] == plain["local"]

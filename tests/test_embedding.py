@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pfeddsh.mechanisms import hypernet
 from pfeddsh.mechanisms.embedding import CardOptions, describe, embed, fit, image_features, label_histogram
+from pfeddsh.mechanisms.privacy import Uniform, repeatable
 
 PLAIN = CardOptions()
 
@@ -16,11 +17,15 @@ def stream(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def noise(seed: int) -> Uniform:
+    return repeatable(stream(seed))
+
+
 def client(own: list[int], seed: int, options: CardOptions = PLAIN) -> dict[str, Tensor]:
     """The card of a client with 40 images, whose colour depends a little on the class, of the given classes."""
     labels = torch.tensor(own)[torch.randint(len(own), (40,), generator=stream(seed))]
     images = torch.randn(40, 3, 32, 32, generator=stream(seed)) + 0.1 * labels.view(-1, 1, 1, 1)
-    return describe(images, labels, 10, options, seed=0, generator=stream(seed))
+    return describe(images, labels, 10, options, seed=0, generator=stream(seed), uniform=noise(seed))
 
 
 def batch(options: CardOptions = PLAIN) -> list[dict[str, Tensor]]:
@@ -42,19 +47,19 @@ def test_features_depend_on_the_images_and_the_common_seed_only() -> None:
 
 def test_histogram_is_exact_unless_asked_otherwise() -> None:
     labels = torch.tensor([0, 0, 0, 2])
-    assert label_histogram(labels, 4, PLAIN, stream(0)).tolist() == [0.75, 0.0, 0.25, 0.0]
+    assert label_histogram(labels, 4, PLAIN, noise(0)).tolist() == [0.75, 0.0, 0.25, 0.0]
 
 
 def test_rounding_makes_different_clients_tell_the_same() -> None:
     options = CardOptions(rounding=0.1)
-    one = label_histogram(torch.tensor([0] * 48 + [1] * 52), 3, options, stream(0))
-    two = label_histogram(torch.tensor([0] * 53 + [1] * 47), 3, options, stream(0))
+    one = label_histogram(torch.tensor([0] * 48 + [1] * 52), 3, options, noise(0))
+    two = label_histogram(torch.tensor([0] * 53 + [1] * 47), 3, options, noise(0))
     assert torch.equal(one, two)
     assert one.tolist() == [0.5, 0.5, 0.0]
 
 
 def test_rounding_everything_away_leaves_the_uniform_histogram() -> None:
-    told = label_histogram(torch.arange(100), 100, CardOptions(rounding=0.05), stream(0))
+    told = label_histogram(torch.arange(100), 100, CardOptions(rounding=0.05), noise(0))
     assert torch.allclose(told, torch.full((100,), 0.01))
 
 
@@ -62,15 +67,15 @@ def test_noise_is_laplace_of_the_given_scale() -> None:
     classes = 100_000
     labels = torch.arange(classes)
     options = CardOptions(noise=0.1)
-    told = label_histogram(labels, classes, options, stream(0))
-    assert not torch.equal(told, label_histogram(labels, classes, options, stream(1)))
-    assert torch.equal(told, label_histogram(labels, classes, options, stream(0)))
+    told = label_histogram(labels, classes, options, noise(0))
+    assert not torch.equal(told, label_histogram(labels, classes, options, noise(1)))
+    assert torch.equal(told, label_histogram(labels, classes, options, noise(0)))
     # clamped at 0 and renormalised: half are left, exponential, so their standard deviation equals their mean
     left = told[told > 0]
     assert abs(len(left) / classes - 0.5) < 0.01
     assert abs(float(left.std() / left.mean()) - 1) < 0.02
     # the scale itself, where nothing is clamped: one label holds all and the others a share of the noise
-    first = [float(label_histogram(torch.zeros(9).long(), 2, options, stream(k))[1]) for k in range(400)]
+    first = [float(label_histogram(torch.zeros(9).long(), 2, options, noise(k))[1]) for k in range(400)]
     assert abs(sum(first) / 400 - 0.05) < 0.015
 
 

@@ -7,9 +7,11 @@ import pytest
 import torch
 from conftest import BASIC, assert_same_bits, comparable, events, final_tensors, tiny
 
-from pfeddsh.federation import engines
+from pfeddsh.federation import engines, pool
+from pfeddsh.federation import workers as workers_of_pools
 from pfeddsh.federation.run import run
 from pfeddsh.federation.workbench import CONTROL, Call, Workbench
+from pfeddsh.federation.workers import WorkerError
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods.fedavg import FedAvg
 
@@ -28,12 +30,12 @@ def workers(monkeypatch):
     """The worker processes started during the test."""
     started = []
 
-    class Recorded(engines.Worker):
+    class Recorded(workers_of_pools.Worker):
         def __init__(self, config):
             super().__init__(config)
-            started.append(self._process)
+            started.append(self)
 
-    monkeypatch.setattr(engines, "Worker", Recorded)
+    monkeypatch.setattr(pool, "Worker", Recorded)
     return started
 
 
@@ -45,7 +47,7 @@ def test_a_pool_gives_the_same_bits_as_one_process(method, reference, tmp_path, 
     assert comparable(results) == comparable(serial.results)
     assert_same_bits(final_tensors(tmp_path / "run"), final_tensors(serial.out))
     assert events(tmp_path / "run") == events(serial.out)
-    assert all(worker.poll() == 0 for worker in workers)
+    assert not any(worker.alive for worker in workers)
 
 
 def test_a_killed_worker_is_replaced_and_the_bits_stay_the_same(reference, tmp_path, workers):
@@ -59,20 +61,33 @@ def test_a_killed_worker_is_replaced_and_the_bits_stay_the_same(reference, tmp_p
     assert comparable(results) == comparable(reference("fedper").results)
 
 
+def test_workers_come_of_one_process_which_is_replaced_if_it_dies(bench):
+    first = workers_of_pools.Worker(tiny())
+    forker = workers_of_pools._forkers[os.getpid()]._process
+    first.close()
+    forker.kill()
+    forker.wait()
+    again = workers_of_pools.Worker(tiny())
+    call = Call("local", bench.visit(1, 0, 0), Message({"theta": bench.task.theta0}))
+    assert again.run(call)[0].facts["samples"] == len(bench.parts.train[0])
+    again.close()
+    assert not first.alive and not again.alive
+
+
 def test_an_error_in_a_worker_carries_the_call_and_the_workers_traceback(bench):
-    pool = engines.Pool(tiny(engine="pool", workers=1))
+    hired = engines.Pool(tiny(engine="pool", workers=1))
     try:
         good = Call("local", bench.visit(2, 3, 5), Message({"theta": bench.task.theta0}))
         bad = Call("local", bench.visit(2, 3, 5), Message({"tehta": bench.task.theta0}))
-        failed, worked = pool.submit(bad), pool.submit(good)
-        with pytest.raises(engines.WorkerError, match=r"local, step 2, round 3, client 5 failed in a worker") as error:
+        failed, worked = hired.submit(bad), hired.submit(good)
+        with pytest.raises(WorkerError, match=r"local, step 2, round 3, client 5 failed in a worker") as error:
             failed.result()
         assert "Traceback" in str(error.value)
         assert "KeyError: 'theta'" in str(error.value)
         upload, _ = worked.result()
         assert upload.facts["samples"] == len(bench.parts.train[5])
     finally:
-        pool.close()
+        hired.close()
 
 
 def test_an_error_in_the_serial_engine_says_where_it_arose_and_what_was_given(tmp_path, monkeypatch):

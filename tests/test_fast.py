@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pfeddsh.models.fast import Trainer
+from pfeddsh.models.fast import LeNetTrainer
 from pfeddsh.models.lenet import CHANNELS, GATES, LeNet
 from pfeddsh.models.training import cross_entropy, sgd_epoch
 
@@ -61,7 +61,7 @@ def test_gradient_equals_autograd(batch: int, classes: int, gated: bool, dtype: 
     expected_loss = F.cross_entropy(expected, labels)
     d_theta, *d_gates = torch.autograd.grad(expected_loss, [theta] if gates is None else [theta, gates])
 
-    trainer = Trainer(model)
+    trainer = LeNetTrainer(model)
     logits = trainer.forward(theta.detach(), images, None if gates is None else gates.detach())
     loss, d_logits = cross_entropy(logits, labels)
     gradient = trainer.backward(d_logits)
@@ -100,7 +100,7 @@ def test_epochs_equal_an_optimiser_over_autograd(gated: bool) -> None:
             losses.append(loss.item())
 
     theta = start.clone()
-    mean = sgd_epoch(Trainer(model), theta, images, labels, batches=order, lr=0.05, momentum=0.9, gates=gates)
+    mean = sgd_epoch(LeNetTrainer(model), theta, images, labels, batches=order, lr=0.05, momentum=0.9, gates=gates)
     assert mean == pytest.approx(sum(losses) / len(losses), rel=1e-9)
     assert distance(theta - start, expected - start) < 1e-8
 
@@ -113,7 +113,7 @@ def test_part_trains_that_part_alone(name: str) -> None:
     inside = torch.zeros(model.size, dtype=torch.bool)
     inside[part] = True
     theta, gated = start.clone(), start.clone()
-    trainer = Trainer(model)
+    trainer = LeNetTrainer(model)
     order = batches(40, 16)
     sgd_epoch(trainer, theta, images, labels, batches=order, lr=0.1, momentum=0.9, part=part)
     sgd_epoch(trainer, gated, images, labels, batches=order, lr=0.1, momentum=0.9, gradient_gate=inside.float())
@@ -127,13 +127,13 @@ def test_bits_do_not_depend_on_earlier_work() -> None:
     images, labels = data(model, 50)
     gates = some_gates()
 
-    def train(trainer: Trainer) -> tuple[float, Tensor]:
+    def train(trainer: LeNetTrainer) -> tuple[float, Tensor]:
         theta = vector(model)
         loss = sgd_epoch(trainer, theta, images, labels, batches=batches(50, 16), lr=0.1, momentum=0.9, gates=gates)
         return loss, theta
 
-    loss, theta = train(Trainer(model))
-    used = Trainer(model)
+    loss, theta = train(LeNetTrainer(model))
+    used = LeNetTrainer(model)
     others, other_labels = data(model, 96, seed=9)
     for size in (2, 18, 16, 96):
         sgd_epoch(used, vector(model) * 3, others, other_labels, batches=batches(96, size), lr=1.0, momentum=0.5)
@@ -147,7 +147,7 @@ def trained_hash() -> str:
     model = LeNet(10)
     images, labels = data(model, 40)
     theta = vector(model)
-    sgd_epoch(Trainer(model), theta, images, labels, batches=batches(40, 16), lr=0.1, momentum=0.9)
+    sgd_epoch(LeNetTrainer(model), theta, images, labels, batches=batches(40, 16), lr=0.1, momentum=0.9)
     return hashlib.sha256(theta.numpy().tobytes()).hexdigest()
 
 
@@ -162,7 +162,7 @@ def test_bits_are_the_same_in_another_process() -> None:
 def test_memory_format_of_images_does_not_matter() -> None:
     model = LeNet(10)
     images, _ = data(model, 16)
-    trainer = Trainer(model)
+    trainer = LeNetTrainer(model)
     logits = trainer.forward(vector(model), images)
     assert torch.equal(logits, trainer.forward(vector(model), images.contiguous(memory_format=torch.channels_last)))
 
@@ -171,5 +171,5 @@ def test_nothing_to_train_on() -> None:
     model = LeNet(10)
     images, labels = data(model, 3)
     theta = vector(model)
-    assert sgd_epoch(Trainer(model), theta, images, labels, batches=batches(3, 1), lr=0.1, momentum=0.9) == 0.0
+    assert sgd_epoch(LeNetTrainer(model), theta, images, labels, batches=batches(3, 1), lr=0.1, momentum=0.9) == 0.0
     assert torch.equal(theta, vector(model))

@@ -60,3 +60,13 @@ def test_in_live_the_parts_know_each_other_one_way():
             graph.setdefault(part, set()).update(others - {part})
     assert "coordinator" not in graph["site"] and not graph["site"] & {"cli", "demo"}
     TopologicalSorter(graph).prepare()
+
+
+def test_no_two_classes_share_a_name():
+    """But for what is the same in each: the settings of a method."""
+    found = {}
+    for module, path in modules().items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name != "Settings" and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(module)
+    assert {name: where for name, where in found.items() if len(where) > 1} == {}

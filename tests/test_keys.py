@@ -5,6 +5,7 @@ from conftest import TINY
 
 from pfeddsh.compare.keys import code, stops
 from pfeddsh.config import Config
+from pfeddsh.mechanisms.privacy import Protection
 from pfeddsh.storage import controls
 
 
@@ -38,14 +39,17 @@ def test_what_makes_no_difference_to_results_is_in_no_key(change):
 def test_every_other_field_counts(name):
     values = {
         "partition": "iid", "sampling": "round-robin", "order": "names", "resize": "crop", "skip_unreadable": True,
+        "privacy": Protection(clip=1.0),
     }  # fmt: skip
     now = getattr(config(), name)
-    made = config().model_copy(update={name: values.get(name, now if isinstance(now, str) else now + 1)})
+    other = values[name] if name in values else now if isinstance(now, str) else now + 1
+    made = config().model_copy(update={name: other})
     if isinstance(now, str):
         assert getattr(made, name) != now, "name another value above"
     if name != "rounds_later":  # of which the first step knows nothing
         assert not set(keys(made)[0]) & set(keys(config())[0])
-    assert not set(keys(made)[1]) & set(keys(config())[1])
+    alone = set(keys(made)[1]) & set(keys(config())[1])
+    assert len(alone) == (3 if name == "privacy" else 0), "who trains alone uploads nothing"
 
 
 def test_the_code_of_all_folders_but_the_front_counts(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from pfeddsh.cli import app
 from pfeddsh.errors import UserError
-from pfeddsh.live.security import certs, nodes, proxy
+from pfeddsh.live.security import certs, listed, nodes, proxy
 from pfeddsh.live.security.proxy import ERRORS, LOG
 from pfeddsh.live.security.refusals import Watcher, explain
 
@@ -163,7 +163,7 @@ def test_sites_come_and_go_by_their_keys(tmp_path: Path) -> None:
     nodes.add(folder, "north", public["b"])
     nodes.revoke(folder, "north")
     nodes.add(folder, "north", public["c"])
-    states = {site.key: (site.name, site.state) for site in nodes.sites(folder)}
+    states = {site.key: (site.name, site.state) for site in listed.sites(folder)}
     assert states == {
         keys["a"]: ("north", "revoked"),
         keys["b"]: ("north", "revoked"),

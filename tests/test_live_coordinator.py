@@ -25,29 +25,35 @@ def crowd(tmp_path, paths, who=range(5)):
 
 
 def two_batches(network, tmp_path, paths):
-    """Sites 3 and 4 connect when the first round of step 1 is under way."""
+    """Sites 3 and 4 connect when the first round of step 1 is under way; who of them has a model before its own."""
     plain = network.fault
+    served = []
 
     def fault(header, name, body):
+        first = header["job"] == "local" and (header["visit"]["step"], header["visit"]["round"]) == (2, 0)
+        if first and (tmp_path / name / "model.safetensors").exists():
+            served.append(name)
         if header["job"] == "local" and 103 not in network.sites:
             for k in (3, 4):
                 network.add(100 + k, tmp_path / f"site-{k}", paths[k])
         return plain(header, name, body)
 
     network.fault = fault
+    return served
 
 
 @pytest.mark.parametrize("method", ["pfeddsh", "fedper"])
 def test_a_live_federation_gives_the_bits_of_a_simulated_one(tmp_path, paths, method):
     config = federation(tmp_path / "server", method=method, **({} if method == "pfeddsh" else {"options": {}}))
     network = crowd(tmp_path, paths, range(3))
-    two_batches(network, tmp_path, paths)
+    served = two_batches(network, tmp_path, paths)
     run_in_process(tmp_path / "server", network)
+    assert sorted(served) == (["site-3", "site-4"] if method == "pfeddsh" else [])
     simulated = simulate(config, [(0, 1, 2), (3, 4)], paths, tmp_path / "simulated")
     assert_same_bits(final_state(tmp_path / "server" / "state"), final_state(tmp_path / "simulated"))
     results = json.loads((tmp_path / "server" / "results.json").read_text())
     assert results["acc"] == simulated.ledger.acc
-    assert results["local"] == simulated.ledger.local
+    assert results["local"] == simulated.ledger.local and results["zero_shot"] == simulated.ledger.zero_shot
     for k in range(5):
         kept = read_record(tmp_path / f"site-{k}" / "memory.safetensors").tensors
         memory = {f"memory:{name}": tensor for name, tensor in simulated.memories[k].tensors.items()}
@@ -270,7 +276,7 @@ def test_a_client_that_is_away_at_the_end_of_its_step_gets_its_model_later(tmp_p
         if (job, step) == ("local", 2):
             if 201 not in network.sites:
                 network.add(201, tmp_path / "site-1", paths[1])
-            if not (tmp_path / "site-1" / "model.safetensors").exists():
+            if ("settle", "site-1", 1, 0) not in network.calls:
                 return None  # the round lasts until then
         if (job, step) == ("settle", 2) and killed:
             killed = False

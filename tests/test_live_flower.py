@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from conftest import assert_same_bits
-from live_processes import Town
+from live_processes import Town, let_everything_leave
 from live_sites import federation, final_state, shards, simulate
 
+from pfeddsh.live.security import signing
 from pfeddsh.live.site.join import SiteConfig
 from pfeddsh.storage.files import read_record
 
@@ -16,22 +17,38 @@ pytest.importorskip("flwr")
 PATIENCE = 900  # seconds until a test gives up; a quiet machine needs a minute or two
 
 
+def serving(address):
+    """What Flower's own health service says."""
+    import grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    with grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        return stub.Check(health_pb2.HealthCheckRequest(), timeout=60).status == health_pb2.HealthCheckResponse.SERVING
+
+
 def test_a_run_over_flower_gives_the_bits_of_the_serial_engine(tmp_path):
-    """With TLS and node keys, as a federation is meant to run; the proxy has tests of its own."""
+    """With TLS, node keys and a signed app, as a federation is meant to run; the proxy has tests of its own."""
     paths = shards(tmp_path / "data", 3)
     config = federation(
         tmp_path / "server", rounds_first=2, rounds_later=1, batch_min=2, batch_wait=20, min_cohort=2,
         round_timeout=200, offline_after=200, steps=2,
     )  # fmt: skip
     with Town(tmp_path) as town:
-        town.secure(["site-0", "site-1", "site-2"])
+        town.secure(["site-0", "site-1", "site-2", "careful"])
+        stranger = signing.sign(tmp_path / "other", tmp_path / "stranger")
         town.serve()
+        town.join("careful", paths[0], f"--trust={stranger}")  # it will not run what another key has signed
         for k in (0, 1):
             town.join(f"site-{k}", paths[k])
         town.until(lambda status: status["phase"] == "training", PATIENCE)
+        assert json.loads(town.ask("/health")) == {"healthy": True, "problems": []}
+        assert "pfeddsh_step 1.0" in town.ask("/metrics") and serving(town.health)
         town.join("site-2", paths[2])
         town.until(lambda status: status["queue"] != [] or status["step"] == 2, PATIENCE)
         results = town.until_done(PATIENCE)
+    assert "FAB verification failed" in (tmp_path / "careful" / "node.log").read_text()
+    assert not (tmp_path / "careful" / "memory.safetensors").exists() and results["clients"] == 3
     simulated = simulate(config, [(0, 1), (2,)], paths, tmp_path / "simulated")
     assert_same_bits(final_state(tmp_path / "server" / "state"), final_state(tmp_path / "simulated"))
     assert results["acc"] == simulated.ledger.acc
@@ -53,7 +70,7 @@ def test_kills_and_bad_replies_change_nothing_but_the_rounds_without_those_repli
         offline_after=60, quarantine_after=10,
     )  # fmt: skip
     home = tmp_path / "site-1"
-    home.mkdir()
+    let_everything_leave(home)
     (home / "faults.json").write_text(json.dumps({"3": "nan", "4": "shape", "5": "size"}))
     with Town(tmp_path) as town:
         town.serve()

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 pytest.importorskip("flwr", reason="needs pfeddsh[flower]")
+from conftest import lacking
 from edge_processes import BIN, Deployment, until
 from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest, StopRunRequest
 from flwr.supercore.control import ControlHttpClient
@@ -77,7 +78,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     try:
         proxy.command(Path())
     except UserError as error:
-        pytest.skip(str(error))
+        lacking(str(error))
     deployment = Deployment(tmp_path_factory.mktemp("coordinator"))
     try:
         deployment.start()

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from pfeddsh.live.coordinator.engine import LiveBench
 from pfeddsh.live.exchange import Exchange, Parcel
 from pfeddsh.live.site.calls import Site
 from pfeddsh.live.site.worker import reply
-from pfeddsh.live.wire import decode, encode_call
+from pfeddsh.live.transport import Answer
+from pfeddsh.live.wire import decode, encode, encode_call
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.messages import BadMessage, Message
 from pfeddsh.storage.files import read_record
@@ -81,12 +83,13 @@ def test_a_site_exports_the_model_it_has_kept_with_its_prior_in_the_bias(tmp_pat
     assert_same_bits(read_record(tmp_path / "site" / "model.safetensors").tensors, model.tensors)
 
 
-def test_whatever_goes_wrong_at_a_site_is_told(tmp_path, shard):
+def test_whatever_goes_wrong_at_a_site_is_told(tmp_path, shard, caplog):
     site = Site(_home(tmp_path / "site"), "site", "key", str(tmp_path / "missing.npz"))
     config = federation(tmp_path / "server")
     body = encode_call(Call("card", LiveBench(config, [(0,)]).visit(1, 0, 0)), config.for_sites())
     header, _ = decode(reply(site, body))
-    assert header["status"] == "error" and "missing.npz" in header["reason"]
+    assert header["status"] == "error" and "worker.log" in header["reason"]
+    assert "missing" not in header["reason"] and "missing.npz" in caplog.text  # names of files stay at the site
     header, _ = decode(reply(site, b"nonsense"))
     assert header["status"] == "error"
 
@@ -128,6 +131,67 @@ def test_a_message_is_sent_again_to_a_node_that_moved_or_came_back():
     for _ in range(6):
         exchange._send()
     assert network.sent == [1, 2, 2]
+
+
+def test_nobody_answers_for_another_and_no_answer_is_longer_than_was_asked_for():
+    class Network:
+        answers: ClassVar = []
+
+        def nodes(self):
+            return []
+
+        def push(self, bodies, ttl):
+            return ["message"]
+
+        def pull(self, limits):
+            assert limits == {"message": 10}
+            return self.answers
+
+    exchange = Exchange(Network())
+    exchange.online = {1: None}
+    for answers, outcome in (
+        ([Answer("message", b"from another", node=2)], None),
+        ([Answer("message", b"short", node=1)], b"short"),
+        ([Answer("message", b"much too long", node=1)], BadMessage),
+        ([Answer("message", None, refused="a reply of 80 objects")], BadMessage),
+    ):
+        parcel = Parcel(lambda: 1, b"", 60, 60, limit=10)
+        exchange._parcels.append(parcel)
+        exchange._send()
+        Network.answers = answers
+        exchange._receive()
+        if outcome is None:
+            assert not parcel.future.done()
+        elif outcome is BadMessage:
+            assert isinstance(parcel.future.exception(), BadMessage)
+        else:
+            assert parcel.future.result() == outcome
+
+
+ASKED = {
+    "settings.shape": lambda header: header["settings"].update(shape=[3, 100_000, 100_000]),
+    "more than this site makes": lambda header: header["settings"].update(shape=[16, 1024, 1024]),
+    "settings.classes": lambda header: header["settings"].update(classes=["a"] * 20_000),
+    "settings.mean": lambda header: header["settings"].update(mean=[1e400, 0.0, 0.0]),
+    "visit.epochs": lambda header: header["visit"].update(epochs=10**9),
+    "visit.batch_size": lambda header: header["visit"].update(batch_size=0),
+    "visit.lr": lambda header: header["visit"].update(lr=float("nan")),
+}
+
+
+@pytest.mark.parametrize("reason", [*ASKED, "not finite"])
+def test_a_site_does_not_do_whatever_it_is_asked(tmp_path, shard, reason):
+    config = federation(tmp_path / "server")
+    bench = LiveBench(config, [(0,)])
+    site = Site(_home(tmp_path / "site"), "site", "key", str(shard))
+    served = bench.method.download(bench.method.init(), [0])[0]
+    if reason == "not finite":
+        served = Message({"theta": served["theta"] * float("nan")})
+    header, message = decode(encode_call(Call("settle", bench.visit(1, 0, 0), served), config.for_sites()))
+    ASKED.get(reason, lambda header: None)(header)
+    answer, _ = decode(reply(site, encode(header, message)))
+    assert answer["status"] == "error" and reason in answer["reason"]
+    assert not (tmp_path / "site" / "model.safetensors").exists()
 
 
 @pytest.fixture

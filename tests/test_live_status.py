@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import lacking
 from rich.console import Console
-from status_sample import HOSTILE, sample
+from status_sample import HOSTILE, crowd, sample
 
 from pfeddsh.errors import UserError
 from pfeddsh.live.coordinator.page import serve_page
@@ -57,6 +58,12 @@ def test_the_terminal_shows_the_federation_on_one_screen(folder: Path) -> None:
     assert len(text.splitlines()) <= 24
 
 
+def test_ten_thousand_clients_fit_on_one_screen_too(folder: Path) -> None:
+    (folder / "status.json").write_text(json.dumps(crowd(10_000)))
+    text = shown(folder)
+    assert "and 90 earlier batches of 9000 clients" in text and len(text.splitlines()) <= 32
+
+
 def test_a_name_cannot_reach_the_terminal(folder: Path) -> None:
     status = sample()
     status["queue"][0]["name"] = "\x1b[2J[red]gone"
@@ -89,9 +96,11 @@ def test_a_folder_without_status_is_said_to_have_none(tmp_path: Path) -> None:
         read_status(tmp_path)
 
 
-def ask(server: ThreadingHTTPServer, verb: str, path: str, host: str = "localhost") -> http.client.HTTPResponse:
+def ask(
+    server: ThreadingHTTPServer, verb: str, path: str, host: str = "localhost", tag: str = ""
+) -> http.client.HTTPResponse:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
-    connection.request(verb, path, headers={"Host": host})
+    connection.request(verb, path, headers={"Host": host, "If-None-Match": tag})
     return connection.getresponse()
 
 
@@ -116,33 +125,49 @@ def test_a_place_in_use_is_said(server: ThreadingHTTPServer, tmp_path: Path) -> 
         serve_page(tmp_path, port=server.server_port)
 
 
+def table(view: Any, place: str) -> list[list[str]]:
+    read = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    rows: list[list[str]] = view.eval_on_selector_all(f"#{place} tbody tr", read)
+    return rows
+
+
+def test_an_unchanged_status_is_not_sent_again(folder: Path, server: ThreadingHTTPServer) -> None:
+    tag = ask(server, "GET", "/status.json").headers["ETag"]
+    assert ask(server, "GET", "/status.json", tag=tag).status == 304
+    (folder / "new.json").write_text(json.dumps(sample()))
+    (folder / "new.json").replace(folder / "status.json")
+    assert ask(server, "GET", "/status.json", tag=tag).status == 200
+
+
 def test_a_browser_shows_what_the_file_says(folder: Path, server: ThreadingHTTPServer) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    try:
+        import playwright.sync_api as playwright
+    except ModuleNotFoundError:
+        lacking("needs the package playwright")
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
-        pytest.skip("needs Debian's package chromium")
+        lacking("needs Debian's package chromium")
     said: list[str] = []
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        view = browser.new_page(viewport={"width": 360, "height": 800})
+        view = browser.new_page(viewport={"width": 390, "height": 800})
         view.on("console", lambda message: said.append(message.text))
         view.on("pageerror", lambda error: said.append(str(error)))
-        view.on("requestfailed", lambda request: said.append(request.url))
         asked: list[str] = []
         view.on("request", lambda request: asked.append(request.url))
         view.goto(f"http://localhost:{server.server_port}/")
         view.wait_for_selector("#clients td.name")
         status = sample()
-        rows = view.eval_on_selector_all(
-            "#clients tbody tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
-        )
-        assert [row[0] for row in rows if len(row) == 1] == ["Batch 1: 4 clients", "Batch 2: 2 clients"]
-        clients = [row for row in rows if len(row) > 1]
+        clients = table(view, "clients")
         assert [row[0] for row in clients] == [client["name"] for client in status["clients"]]
-        assert [row[1] for row in clients] == [client["state"] for client in status["clients"]]
-        assert [row[2] == "online" for row in clients] == [client["online"] for client in status["clients"]]
-        assert [row[4] for row in clients][:3] == ["79.5 % → 80.0 %", "80.5 % → 81.0 %", f"{NONE} → 82.0 %"]
-        assert [int(row[6]) for row in clients] == [client["refused"] for client in status["clients"]]
+        assert [int(row[1]) for row in clients] == [client["batch"] for client in status["clients"]]
+        assert [row[2] for row in clients] == [client["state"] for client in status["clients"]]
+        assert [row[3] == "online" for row in clients] == [client["online"] for client in status["clients"]]
+        assert [row[7] for row in clients][:4] == ["79.5 % → 80.0 %", "80.5 % → 81.0 %", f"{NONE} → 82.0 %", NONE]
+        assert [row[5:7] for row in clients][-2:] == [["82.0 %", "74.0 %"], ["83.0 %", "75.0 %"]]
+        assert [int(row[9]) for row in clients] == [client["refused"] for client in status["clients"]]
+        assert [row[:3] for row in table(view, "batches")] == [["Batch 2", "2", "2"], ["Batch 1", "4", "2"]]
+        view.wait_for_selector("#trouble:has-text('nothing has moved for')", timeout=30000)
         queue = view.eval_on_selector_all("#queue td.name", "cells => cells.map(cell => cell.textContent)")
         assert queue == [entry["name"] for entry in status["queue"]]
         refused = view.eval_on_selector_all("#refused td.reason", "cells => cells.map(cell => cell.textContent)")
@@ -151,10 +176,10 @@ def test_a_browser_shows_what_the_file_says(folder: Path, server: ThreadingHTTPS
         assert view.text_content("#eta") == "about 13 min to go"
         assert "1 of 3" in view.text_content("#tiles") and "48.2 MB" in view.text_content("#tiles")
         assert view.eval_on_selector_all("#steps td.number", "cells => cells.map(cell => cell.textContent)") == [
-            "+12.3",
-            NONE,
             NONE,
             f"{MINUS}0.3",
+            "+12.3",
+            NONE,
         ]
         assert view.title() == "Federation" and view.query_selector("main img, main script") is None
         assert view.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing sticks out on a phone
@@ -163,6 +188,18 @@ def test_a_browser_shows_what_the_file_says(folder: Path, server: ThreadingHTTPS
         (folder / "new.json").write_text(json.dumps(status))
         (folder / "new.json").replace(folder / "status.json")
         view.wait_for_selector("#phase:text-is('done')", timeout=30000)
-        browser.close()
-    assert said == []
+        view.wait_for_selector("#trouble", state="hidden", timeout=30000)
+
+        (folder / "new.json").write_text(json.dumps(crowd(10_000)))
+        (folder / "new.json").replace(folder / "status.json")
+        view.wait_for_selector("#phase:text-is('waiting')", timeout=30000)
+        assert len(table(view, "clients")) == 25 and "1 to 25 of 10000" in view.text_content("#clients")
+        view.click("#clients button:text-is('Next')")
+        assert table(view, "clients")[0][0] == "site-00025"
+        view.fill("#find", "site-09999")
+        assert [row[0] for row in table(view, "clients")] == ["site-09999"]
+        assert view.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        errors = [text for text in said if "Failed to load" not in text]  # /health answers 503: no coordinator runs
+        browser.close()  # which ends requests under way
+    assert errors == []
     assert {url.split("/")[2] for url in asked if not url.startswith("data:")} == {f"localhost:{server.server_port}"}

@@ -112,6 +112,8 @@ def test_an_accepting_client_is_served_exactly_its_version_and_its_deviation(mon
         assert torch.equal(model.prior, own_prior(data.train[1], 10))
         plain = method.model.forward(model.theta, data.test[0], model.statistics)
         assert torch.equal(method.logits(model, data.test[0], None), plain + model.prior)
+        own = method.model.calibrate(model.theta, data.train[0])
+        assert torch.equal(model.statistics, (own + state["statistics"]) / 2)
     halfway = common.blend(state["common/3"], state["trained/3"], 0.5)
     for client in federation.plan.batch(3):
         memory = federation.memories[client]
@@ -164,9 +166,9 @@ class TestShare:
         state = watch(tiny("pfeddsh", options={"share": 1.0}), tmp_path).state
         assert torch.equal(state["trained/3"], state["common/3"])
 
-    def test_by_default_it_is_the_newcomers_share_of_all_clients(self, watched):
+    def test_by_default_it_is_the_number_of_newcomers_for_each_existing_client(self, watched):
         state = watched().state
-        expected = state["common/2"] + 0.2 * (state["trained/3"] - state["common/2"])  # 2 of 10
+        expected = state["common/2"] + 0.25 * (state["trained/3"] - state["common/2"])  # 2 beside 8
         assert torch.allclose(state["common/3"], expected, atol=1e-7)
 
 
@@ -248,7 +250,7 @@ class TestReplay:
         options = {"replay": "common"}
         federation = watch(tiny("pfeddsh", options=options), tmp_path)
         state, method = federation.state, federation.method
-        plain = common.blend(state["common/2"], state["trained/3"], 0.2)
+        plain = common.blend(state["common/2"], state["trained/3"], 0.25)
         dense = method.model.dense
         assert torch.allclose(plain[: dense.start], state["common/3"][: dense.start], atol=1e-7)
         assert not torch.allclose(plain[dense], state["common/3"][dense], atol=1e-7)

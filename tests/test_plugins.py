@@ -65,8 +65,10 @@ def test_the_readme_runs_as_pasted_on_a_pool_resumes_and_is_fedper(folder):
     assert_same_bits({k: v for k, v in ours.items() if "state" in k}, {k: v for k, v in theirs.items() if "state" in k})
 
 
-def test_it_can_be_compared(folder):
-    command("compare", "--methods", f"fedper,{NAME}", "--schedules", "4+2", *SMALL[2:], "--jobs", "2", "--out", "out")
+def test_it_can_be_compared_also_on_a_network_of_ones_own(folder):
+    (folder / "net.py").write_text(NETWORK)
+    settings = ["--schedules", "4+2", *SMALL[2:], "--set", "model=net:net", "--jobs", "2", "--out", "out"]
+    command("compare", "--methods", f"fedper,{NAME}", *settings)
     found = [told(folder / "out" / f"digits-{name}-4+2-seed0") for name in ("fedper", "mymethod.FedPer")]
     assert found[0]["acc"] == found[1]["acc"]
 
@@ -83,12 +85,6 @@ def test_a_file_in_another_folder_runs_on_a_pool(folder):
     (folder / "mymethod.py").rename(folder / "work" / "my-method.py")
     results = run(tiny("work/my-method.py:FedPer", engine="pool", schedule="4", rounds_first=2), folder / "run")
     assert results["acc"]
-
-
-def test_it_can_be_compared_on_ray(folder):
-    pytest.importorskip("ray")
-    command("compare", "--methods", NAME, "--schedules", "4", *SMALL[2:], "--engine", "ray", "--out", "out")
-    assert told(folder / "out" / "digits-mymethod.FedPer-4-seed0")["acc"]
 
 
 def test_sites_run_it_if_they_allow_it(folder):
@@ -115,20 +111,30 @@ def test_a_site_imports_nothing_that_it_was_not_told_to_allow(folder):
 TINY = {"schedule": "4", "rounds_first": 1, "sample_fraction": 0.5, "workers": 1}
 
 
+NETWORK = """
+from torch import nn
+
+def net(classes, shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+"""
+
+
 def script(folder, *lines):
-    """Run a script that defines the method itself, then these lines."""
-    (folder / "script.py").write_text("\n".join([(folder / "mymethod.py").read_text(), "import pfeddsh", *lines]))
+    """Run a script that defines method and network itself, then these lines."""
+    own = (folder / "mymethod.py").read_text() + NETWORK
+    (folder / "script.py").write_text("\n".join([own, "import pfeddsh", *lines]))
     return subprocess.run([sys.executable, "script.py"], capture_output=True, text=True)
 
 
 def test_a_class_of_the_running_script_runs_on_a_pool_and_resumes(folder):
-    start = f'    print(pfeddsh.run(pfeddsh.Config(method=FedPer, **{TINY}), "out")["method"])'
+    start = f'    print(pfeddsh.run(pfeddsh.Config(method=FedPer, model=net, **{TINY}), "out")["method"])'
     done = script(folder, "if __name__ == '__main__':", start)
     assert done.stdout.strip() == f"{folder.resolve() / 'script.py'}:FedPer", done.stderr
-    before = json.loads((folder / "out" / "results.json").read_text())["acc"]
+    results = json.loads((folder / "out" / "results.json").read_text())
+    assert results["protocol"]["model"] == f"{folder.resolve() / 'script.py'}:net"
     (folder / "out" / "results.json").unlink()
     command("resume", "out")
-    assert json.loads((folder / "out" / "results.json").read_text())["acc"] == before
+    assert json.loads((folder / "out" / "results.json").read_text())["acc"] == results["acc"]
 
 
 def test_a_script_that_would_start_its_run_in_every_worker_is_told_so(folder):
@@ -154,7 +160,7 @@ def test_in_python_a_class_stands_for_its_name(folder):
 
 
 def test_what_fails_in_a_worker_alone_is_told_as_it_is(folder):
-    trap = "import sys\nif 'engines' in sys.argv[0]:\n    raise RuntimeError('no licence on this machine')\n"
+    trap = "import sys\nif 'workers' in sys.argv[0]:\n    raise RuntimeError('no licence on this machine')\n"
     (folder / "mymethod.py").write_text(trap + (folder / "mymethod.py").read_text())
     with pytest.raises(UserError, match="cannot be imported: RuntimeError: no licence on this machine") as error:
         run(tiny(NAME, engine="pool"), folder / "run")

@@ -9,6 +9,7 @@ import sys
 import warnings
 
 import pytest
+from conftest import lacking
 from fabricate import results, write
 
 from pfeddsh import cli
@@ -44,7 +45,7 @@ def test_the_page_is_one_small_file_that_loads_nothing(site):
     assert built.runs == 38
     assert len(text.encode()) < LIMIT
     assert not re.search(r"""(?:src|href)=["'](?!#|data:)""", text)
-    assert "<script" not in text
+    assert text.count("<script>") == 1 and "<script src" not in text
     assert "url(http" not in text
 
 
@@ -59,17 +60,20 @@ def test_the_same_runs_give_the_same_page(site, tmp_path):
 def test_tables_lie_beside_the_page_in_three_formats(site):
     folder, built = site
     names = {path.name for path in built.tables.iterdir()}
-    for table in ("table1", "tests", "measures", "ablation", "losses", "latency", "payload", "capacity"):
+    for table in ("standings", "table1", "tests", "measures", "ablation", "losses", "latency", "payload", "capacity"):
         assert {f"{table}.csv", f"{table}.md", f"{table}.tex"} <= names
     assert built.tables == folder / "page-tables"
 
 
 @pytest.fixture(scope="module")
 def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    try:
+        from playwright import sync_api
+    except ModuleNotFoundError:
+        lacking("playwright is not installed")
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
-        pytest.skip("no Chromium found on the PATH")
+        lacking("no Chromium found on the PATH")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield browser
@@ -91,17 +95,45 @@ def page(browser, site):
     context.close()
 
 
+def test_the_first_screen_is_a_picture_and_the_rest_is_folded(page):
+    box = page.locator("figure svg").first.bounding_box()
+    assert box["y"] + box["height"] < 900 and box["width"] > 300
+    assert page.evaluate("document.documentElement.scrollHeight") < 3 * 900
+    assert page.locator("table[data-table]:visible").count() == 1, "one table, of the widest comparison"
+    assert page.locator("h1").inner_text().endswith("points in a step.")
+
+
+def test_a_click_sorts_a_table_and_another_turns_it(page):
+    table = page.locator("table[data-table=standings]").first
+
+    def column():
+        cells = table.locator("td[data-column='PA']").all()
+        return [float(cell.get_attribute("data-value")) for cell in cells]
+
+    heading = table.locator("th button").filter(has_text=re.compile(r"^PA\s+points$"))
+    heading.click()
+    assert column() == sorted(column(), reverse=True)
+    heading.click()
+    assert column() == sorted(column())
+    assert table.locator("th[aria-sort=ascending]").count() == 1
+
+
 def test_the_browser_has_nothing_to_complain_of(page):
     assert page.complaints == []
 
 
+def unfold(page):
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+
+
 def test_all_figures_are_drawn(page):
+    unfold(page)
     drawn = page.eval_on_selector_all(
         "figure svg",
         "all => all.map(svg => [svg.getBoundingClientRect().width, svg.querySelectorAll('path,polyline').length,"
         " svg.getAttribute('aria-label') || ''])",
     )
-    cards, per_schedule, capacity = len(SCHEDULES) * len(METHODS), len(SCHEDULES) * 6, len(SCHEDULES)
+    cards, per_schedule, capacity = len(SCHEDULES) * len(METHODS), len(SCHEDULES) * 7, len(SCHEDULES)
     growing = len(SCHEDULES) - 1  # all but 80+20
     assert len(drawn) == cards + per_schedule + capacity + growing
     for width, shapes, label in drawn:
@@ -115,22 +147,22 @@ def shown(value, deviation, signed):
     return text + (f" ± {deviation:.2f}" if deviation is not None else "")
 
 
-def test_cells_of_table_1_are_those_of_results_json(page, site):
+def test_cells_of_the_table_are_those_of_results_json(page, site):
     folder, _ = site
     expected = {}
     for path in (folder / "runs").glob("*/results.json"):
         run = json.loads(path.read_text())
         first = statistics.mean(a for a in run["acc"][0] if a is not None)
         columns = {
-            "everyone at the end": run["acc_end_mean"], "PA last": run["pa"][-1], "RI last": run["ri_last"],
-            "step 1": first,
+            "everyone at the end": run["acc_end_mean"], "PA": run["pa_mean"], "its change": run["ri_cumulative"],
+            "first batch": first,
         }  # fmt: skip
         for column, value in columns.items():
             expected.setdefault((run["schedule"], run["method"], column), []).append(value)
     cells = page.eval_on_selector_all(
-        "table[data-table=table1] td[data-value]",
-        "all => all.map(td => [td.closest('.group').querySelector('h3').textContent, td.parentElement.dataset.method,"
-        " td.dataset.column, td.dataset.value, td.textContent])",
+        "table[data-table=standings] td[data-value]",
+        "all => all.map(td => [td.closest('.group').querySelector('h2, summary').textContent,"
+        " td.parentElement.dataset.method, td.dataset.column, td.dataset.value, td.textContent])",
     )
     found = {(heading.split()[1], method, column): (float(v), text) for heading, method, column, v, text in cells}
     contest = [key for key in expected if key[1] != "pfeddsh-hyper-gate"]
@@ -139,7 +171,7 @@ def test_cells_of_table_1_are_those_of_results_json(page, site):
         values = expected[key]
         deviation = statistics.stdev(values) if len(values) > 1 else None
         assert found[key][0] == pytest.approx(statistics.mean(values), abs=1e-9), key
-        assert found[key][1] == shown(statistics.mean(values), deviation, "last" in key[2]), key
+        assert found[key][1] == shown(statistics.mean(values), deviation, key[2] in ("PA", "its change")), key
 
 
 def test_the_heat_map_holds_the_accuracy_of_every_batch_after_every_step(page, site):
@@ -147,7 +179,7 @@ def test_the_heat_map_holds_the_accuracy_of_every_batch_after_every_step(page, s
     run = json.loads((folder / "runs" / "hr-80+4x5" / "results.json").read_text())
     rows = page.evaluate(
         "() => [...document.querySelectorAll('.card')]"
-        ".filter(card => card.querySelector('h5').textContent.startsWith('hr '))"
+        ".filter(card => / ?hr n/.test(card.querySelector('h3').textContent.slice(1)))"
         ".map(card => [...card.querySelectorAll('.heat tbody tr')].map(tr => [...tr.querySelectorAll('td')]"
         ".map(td => td.dataset.value ? Number(td.dataset.value) : null)))[1]"
     )
@@ -174,7 +206,7 @@ def test_links_lead_to_how_every_figure_is_repeated(page):
     )
     assert dangling == 0
     assert page.locator(".cited a").count() > 36
-    text = page.locator("#repeat").inner_text()
+    text = page.locator("#repeat").text_content()
     assert (
         "for seed in 0 1 2; do pfeddsh run --dataset cifar10 --method fedper --schedule 80+20 --seed $seed; done"
         in text
@@ -184,7 +216,7 @@ def test_links_lead_to_how_every_figure_is_repeated(page):
 
 
 def test_warnings_stand_at_the_top_of_the_page(page):
-    text = page.locator(".warning").inner_text()
+    text = page.locator(".warning").text_content()
     assert "half is not finished and was left out" in text
     assert "seeds are missing for fedavg (1, 2)" in text
 
@@ -195,7 +227,7 @@ def test_names_from_a_file_cannot_become_markup(browser, tmp_path):
     page = browser.new_page()
     page.goto((tmp_path / "page.html").as_uri())
     assert page.locator("img, td b").count() == 0
-    assert "<img src=x onerror=alert(1)>" in page.locator("table[data-table=table1]").first.inner_text()
+    assert "<img src=x onerror=alert(1)>" in page.locator("table[data-table=standings]").first.text_content()
     page.close()
 
 
@@ -225,7 +257,7 @@ def test_a_full_disk_is_said_and_the_page_before_is_kept(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert out.read_text() == "the page before"
-    assert (tmp_path / "page-tables" / "table1.csv").exists()
+    assert (tmp_path / "page-tables" / "standings.csv").exists()
     assert not list(tmp_path.glob(".*.tmp"))
 
 

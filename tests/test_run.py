@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +18,9 @@ from pfeddsh.config import Config, build
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import resume, run
 from pfeddsh.messages import Memory, Message
-from pfeddsh.methods.base import Method, Task
+from pfeddsh.methods.base import Method
 from pfeddsh.methods.fedavg import FedAvg
+from pfeddsh.results.remarks import remarks
 from pfeddsh.storage.checkpoint import Checkpoints
 from pfeddsh.storage.files import locked
 from pfeddsh.values import read
@@ -79,8 +81,8 @@ def test_three_lines_of_python_do_the_same(reference, tmp_path):
 # What a run refuses
 
 
-def test_a_run_into_the_folder_of_another_is_refused(reference):
-    out = reference("fedavg").out
+def test_a_run_into_the_folder_of_another_is_refused(reference, tmp_path):
+    out = shutil.copytree(reference("fedavg").out, tmp_path / "run")
     before = {path: path.stat().st_mtime_ns for path in out.rglob("[!.]*")}
     with pytest.raises(UserError, match="already holds a run; continue it with `pfeddsh resume"):
         run(tiny("fedavg"), out)
@@ -203,10 +205,23 @@ def test_a_loss_that_is_no_number_does_not_stop_the_run(tmp_path, monkeypatch):
 
 
 def test_a_round_with_bad_uploads_only_leaves_the_state_as_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(FedAvg, "local", lambda self, message, data, memory, visit: (Message(), memory))
+    good = FedAvg.local
+
+    def bad_at_first(self, message, data, memory, visit):
+        return (Message(), memory) if (visit.step, visit.round) == (1, 0) else good(self, message, data, memory, visit)
+
+    monkeypatch.setattr(FedAvg, "local", bad_at_first)
     results = run(tiny(**SHORT), tmp_path / "run")
-    assert results["refused"]["uploads"] == 2 * 2 + 1
-    assert torch.equal(final_tensors(tmp_path / "run")["state:theta"], Task.create(10, 0).theta0)
+    assert results["refused"]["uploads"] == 2
+    assert results["uploads"] == {"sent": 5, "refused_for": {"missing tensor theta": 2}}
+    assert remarks(results) == ["2 of 5 uploads were refused (missing tensor theta)"]
+
+
+def test_a_run_in_which_every_upload_is_bad_ends_with_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(FedAvg, "local", lambda self, message, data, memory, visit: (Message(), memory))
+    with pytest.raises(UserError, match=r"all 4 uploads of the first 2 rounds were refused \(missing tensor theta\)"):
+        run(tiny(**SHORT), tmp_path / "run")
+    assert not (tmp_path / "run" / "results.json").exists()
 
 
 class Interruption:

@@ -1,0 +1,122 @@
+"""What epsilon costs: everyone's accuracy at the end against the privacy of uploads, as a table and a figure.
+
+`python benchmarks/privacy.py --out runs/privacy` runs the digits (some twenty runs of a minute); `--dataset cifar10`
+runs a shortened CIFAR-10 (PFEDDSH_DATA names the folder). Finished runs are not repeated. `--docs` puts figures and
+tables into docs/privacy.md. The accounting is that of `pfeddsh.mechanisms.accounting`.
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from pfeddsh.config import build
+from pfeddsh.federation.run import run
+
+METHODS = {"pfeddsh": "pFedDSH", "fedavg-prior": "FedAvg + prior"}
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "digits": {},
+    "cifar10": {"schedule": "40+10", "rounds_first": 60, "rounds_later": 20, "sample_fraction": 0.1},
+}
+# Clips and noises. An upload of the digits without privacy has a length of 0.001 to 0.18: the widest clip never acts.
+GRIDS: dict[str, dict[float, tuple[float, ...]]] = {
+    "digits": {
+        1.0: (0.0, 0.003, 0.01, 0.03),
+        0.2: (0.0, 0.015, 0.05, 0.15, 0.5),
+        0.05: (0.0, 0.06, 0.2, 0.6, 2.0, 10.0),
+    },
+    "cifar10": {1.0: (0.0, 0.003, 0.01, 0.03)},
+}
+Found = dict[tuple[str, float, float], dict[str, Any]]  # method, clip (0: none), noise
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def measure(dataset: str, method: str, clip: float, noise: float, out: Path) -> dict[str, Any]:
+    """One run, or what it left if it has been done."""
+    folder = out / f"{dataset}-{method}-{clip:g}-{noise:g}"
+    if not (folder / "results.json").exists():
+        privacy = {"clip": clip, "noise": noise}
+        values = {"dataset": dataset, "method": method, "seed": 0, "engine": "serial", "privacy": privacy}
+        run(build({**values, **PROTOCOLS[dataset]}), folder)
+    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    return results
+
+
+def alone(found: Found) -> float:
+    """Local-only training: what a client has without anybody else."""
+    own = next(iter(found.values()))["local"]
+    return float(sum(own) / len(own))
+
+
+def table(found: Found) -> str:
+    lines = ["| clip | noise | epsilon, delta = 1e-5 | " + " | ".join(f"{m}, %" for m in METHODS.values()) + " |"]
+    lines.append("|---:|---:|---:|" + "---:|" * len(METHODS))
+    for clip, noise in dict.fromkeys(key[1:] for key in found):
+        own = [found[method, clip, noise] for method in METHODS]
+        epsilon = own[0].get("privacy", {}).get("epsilon")
+        cells = [f"{clip:g}" if clip else "none", f"{noise:g}" if noise else "none"]
+        cells += ["none" if epsilon is None else f"{epsilon:,.0f}" if epsilon > 20 else f"{epsilon:.1f}"]
+        cells += [f"{results['acc_end_mean']:.1f}" for results in own]
+        lines.append(f"| {' | '.join(cells)} |")
+    uploads = max((r["privacy"]["uploads"] for r in found.values() if "privacy" in r), default=0)
+    return "\n".join(
+        [*lines, "", f"At most {uploads} uploads a client; training alone gives {alone(found):.1f} %; seed 0."]
+    )
+
+
+def figure(dataset: str, found: Found, path: Path) -> None:
+    drawing, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for colour, (method, name) in zip(("C0", "C1"), METHODS.items(), strict=True):
+        for style, clip in zip(("-o", "--s", ":^"), GRIDS[dataset], strict=False):
+            own = [
+                (r["privacy"]["epsilon"], r["acc_end_mean"])
+                for (m, c, z), r in found.items()
+                if (m, c) == (method, clip) and z
+            ]
+            if own:
+                axes.plot(*zip(*sorted(own), strict=True), style, color=colour, label=f"{name}, clip {clip:g}")
+        axes.axhline(found[method, 0.0, 0.0]["acc_end_mean"], color=colour, lw=0.8, label=f"{name}, no privacy")
+    axes.axhline(alone(found), color="grey", ls="--", label="training alone")
+    axes.set(xscale="log", xlabel="epsilon (delta = 1e-5); less is more private", ylabel="everyone at the end, %")
+    axes.set_title(dataset)
+    axes.legend(fontsize=7)
+    drawing.savefig(path, dpi=130)
+
+
+def put(name: str, text: str) -> None:
+    """Replace what stands between the marks of this name in docs/privacy.md."""
+    page = DOCS / "privacy.md"
+    before, after = f"<!-- {name} -->\n", "<!-- end -->"
+    content = page.read_text()
+    assert before in content, f"{page} has no place for {name}"
+    page.write_text(
+        re.sub(re.escape(before) + ".*?" + after, lambda _: before + text + "\n" + after, content, flags=re.S)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("runs/privacy"))
+    parser.add_argument("--dataset", choices=sorted(PROTOCOLS), default="digits")
+    parser.add_argument("--docs", action="store_true", help="write figure and table into docs/")
+    given = parser.parse_args()
+    levels = [(0.0, 0.0), *((clip, noise) for clip, own in GRIDS[given.dataset].items() for noise in own)]
+    found: Found = {}
+    for clip, noise in levels:
+        for method in METHODS:
+            results = found[method, clip, noise] = measure(given.dataset, method, clip, noise, given.out)
+            print(method, clip, noise, round(results["acc_end_mean"], 2), flush=True)
+    print(table(found))
+    if given.docs:
+        put(f"benchmarks/privacy.py {given.dataset}", table(found))
+        figure(given.dataset, found, DOCS / f"privacy-{given.dataset}.png")
+
+
+if __name__ == "__main__":
+    main()

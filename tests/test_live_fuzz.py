@@ -1,0 +1,11 @@
+"""A bounded part of `make fuzz`: the same messages every time, over every door."""
+
+from fuzz import DOORS, run
+
+
+def test_no_mutated_message_breaks_a_door_or_gets_through_without_meaning(tmp_path):
+    outcomes, faults = run(2_600, seed=1, folder=tmp_path)
+    assert faults == []
+    for door in DOORS:
+        assert outcomes[door, "refused"] > 0, door
+    assert outcomes["reply", "accepted"] > 0, "some mutations are harmless; if none gets in, nothing was tried"
