@@ -27,6 +27,7 @@ def receive(self, message, data, memory, visit):
     prior = self.prior(data)
     models = guard.kept(memory, prior), self.followed(message, data, memory, anew=True)
     evidence = {"training images": data.train, "flipped and shifted": guard.shifted(data.train)}
+    evidence["test images (an oracle)"] = data.test  # the best that any guard could know
     if visit_holds_out(data):
         evidence["set aside"] = data.held_out
     noted = {"acc": [100 * float((self.logits(m, data.test[0], message).argmax(1) == data.test[1]).float().mean())
@@ -62,18 +63,21 @@ def main() -> None:
         federation.train()
     print(f"{given.schedule}, seed {given.seed}, hold-out {given.hold_out}: {len(OFFERS)} offers, "
           f"everyone at the end {sum(a for a in federation.ledger.acc[-1]) / bench.plan.clients:.2f} %")  # fmt: skip
-    print("| evidence | taken | of helpful offers declined | of harmful offers taken | regret, points an offer |")
-    print("|---|---:|---:|---:|---:|")
+    print("| evidence | taken | of helpful offers declined | of harmful offers taken | regret, points an offer | "
+          "lost > 2 points |")  # fmt: skip
+    print("|---|---:|---:|---:|---:|---:|")
     rules = {"take everything": lambda o: True, "keep everything": lambda o: False}
-    rules |= {name: lambda o, name=name: o[name] for name in OFFERS[0] if name != "acc"}
+    answers = "test images (an oracle), right answers"  # that is the outcome itself
+    rules |= {name: lambda o, name=name: o[name] for name in OFFERS[0] if name not in ("acc", answers)}
     for name, takes in rules.items():
         taken = [takes(o) for o in OFFERS]
         gains = [o["acc"][1] - o["acc"][0] for o in OFFERS]
         helpful = [t for t, g in zip(taken, gains, strict=True) if g > 0]
         harmful = [t for t, g in zip(taken, gains, strict=True) if g < 0]
         regret = [max(0.0, -g) if t else max(0.0, g) for t, g in zip(taken, gains, strict=True)]
+        lost = [t and g < -2 for t, g in zip(taken, gains, strict=True)]
         print(f"| {name} | {share(taken)} | {share([not t for t in helpful])} | {share(harmful)} | "
-              f"{sum(regret) / len(regret):.2f} |")  # fmt: skip
+              f"{sum(regret) / len(regret):.2f} | {share(lost)} |")  # fmt: skip
 
 
 def share(which: list[bool]) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pfeddsh.config import Config
 from pfeddsh.federation.workbench import Workbench
-from pfeddsh.models.fast import Trainer, sgd_epoch
+from pfeddsh.models.training import sgd_epoch
 
 
 class Hypernetwork(nn.Module):
@@ -56,7 +56,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(choice.seed)
     bench = Workbench(Config(dataset="cifar10", method="local", schedule="80+20", seed=choice.seed))
-    model, trainer, plan = bench.task.model, Trainer(bench.task.model), bench.plan
+    model, trainer, plan = bench.task.model, bench.task.model.trainer(), bench.plan
     clients = plan.batch(1)
     width = 1 + len(clients) // 4
     target = Hypernetwork(width, model.shapes)

@@ -12,7 +12,9 @@ from pfeddsh.report.read import gather
 from pfeddsh.report.writers import markdown
 
 HERE = Path(__file__).parent
-PARTS = ("table1", "measures", "ablation", "sensitivity", "losses", "tests", "capacity", "latency", "payload")
+PARTS = (
+    "standings", "table1", "measures", "ablation", "sensitivity", "losses", "tests", "capacity", "latency", "payload",
+)  # fmt: skip
 SCHEDULES = ("80+20", "80+4x5", "80+10x2", "20+80", "10+9x10")
 OTHERS = {"cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet"}
 NAMES = {
@@ -60,9 +62,10 @@ def main_table(cells: Cells, dataset: str, schedule: str) -> str:
     headings = [list(COLUMNS)[i] for i in shown]
     lines = ["| | " + " | ".join(headings) + " | seeds |", "|---|" + "---:|" * (len(shown) + 1)]
     forms = [form for _, form in COLUMNS.values()]
-    for place, (name, cell) in enumerate(order):
+    best = next((name for name, _ in order if name != NAMES["central"]), None)  # what the setting allows
+    for name, cell in order:
         texts = [f"{spread.mean:{forms[i]}}" if (spread := rows[name][i]) else "" for i in shown]
-        texts[0] = texts[0] if place else f"**{texts[0]}**"
+        texts[0] = f"**{texts[0]}**" if name == best else texts[0]
         lines.append(f"| {name} | " + " | ".join(texts) + f" | {len(cell.runs)} |")
     return "\n".join(lines)
 
