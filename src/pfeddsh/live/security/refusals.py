@@ -13,6 +13,8 @@ from pfeddsh.live.security.certs import fingerprint
 from pfeddsh.live.security.listed import ListedSite, sites
 from pfeddsh.live.security.proxy import ERRORS, LOG
 
+PIECE = 1 << 20  # bytes of a log that are looked at at a time
+
 # What a SuperNode writes, and what it means; the first that is found counts. Flower 1.41.
 SAYINGS = (
     (
@@ -118,8 +120,9 @@ class Tail:
             return []
         with open(self.path, "rb") as file:
             file.seek(self._place)
-            text, end, _ = file.read(1 << 20).rpartition(b"\n")
-        self._place += len(text) + len(end)
+            read = file.read(PIECE)
+        text, end, _ = read.rpartition(b"\n")
+        self._place += len(read) if len(read) == PIECE and not end else len(text) + len(end)  # a line without end is none
         return text.decode(errors="replace").splitlines()
 
 
