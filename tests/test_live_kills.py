@@ -20,9 +20,6 @@ from conftest import assert_same_bits
 from live_sites import FakeNetwork, federation, final_state, run_in_process, shards, simulate
 
 from pfeddsh.errors import UserError
-from pfeddsh.live.site.worker import reply
-from pfeddsh.live.wire import HELLO, encode
-from pfeddsh.messages import Message
 
 KILLS = 20
 EVENTS = ("open", "os.rename", "os.remove", "os.mkdir")  # what a process does to its files; `os.replace` is a renaming
@@ -109,6 +106,39 @@ def test_killed_at_twenty_random_moments_it_ends_with_the_same_bits(tmp_path, pa
     simulated = simulate(config, [(0, 1), (2,)], paths, tmp_path / "simulated")
     assert_same_bits(final_state(whole / "server" / "state"), final_state(tmp_path / "simulated"))
     assert same(whole, "results")["acc"] == simulated.ledger.acc
+
+
+class Disk:
+    """Every write of a file as a whole fails, half done, from the so many-th on; until there is room again."""
+
+    def __init__(self, monkeypatch, writes):
+        self.left = writes
+        text, record = Path.write_text, safetensors.torch.save_file
+        monkeypatch.setattr(Path, "write_text", lambda path, content: self._write(path, lambda: text(path, content)))
+        monkeypatch.setattr(
+            safetensors.torch, "save_file", lambda parts, path, about: self._write(path, lambda: record(parts, path, about))
+        )
+
+    def _write(self, path, write):
+        self.left -= 1
+        if self.left < 0:
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write()
+
+
+@pytest.mark.parametrize("writes", [0, 3, 11, 17])
+def test_a_full_disk_ends_the_coordinator_with_a_reason_and_costs_nothing(tmp_path, paths, monkeypatch, writes):
+    config = federation(tmp_path / "server", **QUICK | {"steps": 1, "rounds_first": 2})
+    network = town(tmp_path, paths)
+    network.fault = lambda header, name, body: body
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left on device; free some space"):
+        Disk(patch, writes)
+        run_in_process(tmp_path / "server", network)
+    assert not [path for path in (tmp_path / "server").rglob("*") if path.suffix == ".tmp"]
+    run_in_process(tmp_path / "server", network)
+    simulate(config, [(0, 1)], paths, tmp_path / "simulated")
+    assert_same_bits(final_state(tmp_path / "server" / "state"), final_state(tmp_path / "simulated"))
 
 
 if __name__ == "__main__":

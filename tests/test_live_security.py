@@ -96,6 +96,11 @@ def test_a_round_works_through_the_proxy_until_the_key_is_revoked(deployment: De
 
     assert play(deployment, tmp_path) == "21"
     assert [site.state for site in nodes.connected(folder, deployment.superlink)] == ["online"]
+    twin = deployment.supernode(tmp_path / "twin", *IDLE, KEY, tmp_path / "north" / "node.key")  # the same key twice
+    assert twin.wait(90) == 1 and node.poll() is None
+    assert "another process uses" in str(explain((folder / "twin.log").read_text()))
+    told = [(entry["client"], entry["reason"]) for entry in watcher.new()]
+    assert ("north", "its key is in use by another process, or was until a minute ago") in told
 
     nodes.revoke(folder, "north")
     assert [site.state for site in nodes.synchronise(folder, deployment.superlink)] == ["revoked"]

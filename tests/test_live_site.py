@@ -17,6 +17,7 @@ from pfeddsh.federation.workbench import Call
 from pfeddsh.live.coordinator.engine import LiveBench
 from pfeddsh.live.exchange import Exchange, Parcel
 from pfeddsh.live.site.calls import Site
+from pfeddsh.live.site.join import SiteConfig, alone
 from pfeddsh.live.site.worker import reply
 from pfeddsh.live.transport import Answer
 from pfeddsh.live.wire import decode, encode, encode_call
@@ -223,3 +224,15 @@ def test_mistakes_are_explained(tmp_path, refused):
     insecure = ("--server", "example.org:9092", "--insecure")
     assert "on this machine" in refused("join", tmp_path / "site", "--data", tmp_path / "data", *insecure)
     assert "ca.crt" in refused("join", tmp_path / "site", "--server", "example.org:9443", "--no-insecure")
+
+
+def test_a_second_join_in_the_same_folder_touches_nothing(tmp_path, refused):
+    home = tmp_path / "site"
+    home.mkdir()
+    SiteConfig(name="site", data=str(tmp_path), insecure=True).save(home)
+    with alone(home):
+        before = {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()}
+        said = refused("join", home, "--name", "other", "--data", tmp_path, "--trust", "nobody.pub")
+        assert "another `pfeddsh join` or `leave` runs" in said
+        assert "another `pfeddsh join` or `leave` runs" in refused("leave", home)
+        assert {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()} == before

@@ -115,7 +115,7 @@ def join(
     with _flower():
         from pfeddsh.live.security.certs import make_node_key
         from pfeddsh.live.security.trusted import trust as trust_only
-        from pfeddsh.live.site.join import SiteConfig
+        from pfeddsh.live.site.join import SiteConfig, alone
         from pfeddsh.live.site.join import join as run
 
     home.mkdir(parents=True, exist_ok=True)
@@ -127,13 +127,14 @@ def join(
         raise UserError("where are this site's images? give --data DIR the first time")
     if not Path(str(values["data"])).exists():
         raise UserError(f"--data {values['data']}: no such folder or file")
-    SiteConfig(**values).save(home)
-    if ca:
-        shutil.copyfile(ca, home / "ca.crt")
-    if trust:
-        trust_only(home, trust)
-    make_node_key(home)
-    _until_interrupted(lambda: run(home, _say))
+    with alone(home):  # nothing is touched before: another `join` may be at work
+        SiteConfig(**values).save(home)
+        if ca:
+            shutil.copyfile(ca, home / "ca.crt")
+        if trust:
+            trust_only(home, trust)
+        make_node_key(home)
+        _until_interrupted(lambda: run(home, _say))
 
 
 def federation(
