@@ -58,7 +58,7 @@ class Deployment:
             *("--ssl-ca-certfile", tls / "ca.crt", "--ssl-certfile", tls / "server.pem"),
             *("--ssl-keyfile", tls / "server.key", "--disable-runtime-dependency-installation"),
         )
-        self.launch("nginx.log", *proxy.command(self.folder))
+        self.proxy = self.launch("nginx.log", *proxy.command(self.folder))
         until(self.answers)
 
     def answers(self) -> bool:

@@ -1,9 +1,11 @@
 """Who gets in and who does not, with a real SuperLink, the real nginx and real SuperNodes."""
 
 import http.client
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -204,3 +206,35 @@ def ask(deployment: Deployment, verb: str, path: str, headers: dict[str, str] | 
     status = connection.getresponse().status
     connection.close()
     return status
+
+
+def test_an_address_without_a_key_cannot_hold_more_than_64_megabytes_of_the_proxy(deployment: Deployment) -> None:
+    """As many bodies as it is let, each without its last byte, and connections that never finish their header."""
+    start = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Type: application/protobuf\r\n"
+    header = start + b"".join(b"X-%d: %s\r\n" % (n, b"a" * 3900) for n in range(4))[:-9]
+    size, half_open, before = int(proxy.MAX_BODY[:-1]) << 20, 40, private_memory(deployment.proxy)
+    with ExitStack() as held:
+        for _ in range(half_open):
+            held.enter_context(connect(deployment)).sendall(header)
+        waiting = private_memory(deployment.proxy) - before
+        for _ in range(2 * proxy.CONNECTIONS):
+            with suppress(OSError):  # refused in the middle of it
+                held.enter_context(connect(deployment)).sendall(
+                    start + b"Content-Length: %d\r\n\r\n" % size + bytes(size - 1)
+                )
+        bodies = private_memory(deployment.proxy) - before - waiting
+    assert 0.9 * size < bodies < 1.1 * proxy.CONNECTIONS * size
+    assert bodies + waiting / half_open * proxy.WAITING <= 64 << 20
+
+
+def connect(deployment: Deployment) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=str(deployment.folder / "tls" / "ca.crt"))
+    host, port = deployment.outside.split(":")
+    return context.wrap_socket(socket.create_connection((host, int(port)), timeout=5), server_hostname="localhost")
+
+
+def private_memory(process: subprocess.Popen[bytes]) -> int:
+    """Bytes that nginx and its worker have to themselves."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    maps = "".join(Path(f"/proc/{each}/smaps_rollup").read_text() for each in (process.pid, *children))
+    return 1024 * sum(int(line.split()[1]) for line in maps.splitlines() if line.startswith("Private_"))
