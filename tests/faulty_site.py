@@ -22,6 +22,8 @@ def spoil(kind: str, message: Message) -> None:
         message[name] = message[name][:-1].clone()
     elif kind == "size":
         message["more"] = torch.zeros(2_000_000)
+    elif kind == "huge":
+        message["more"] = torch.zeros(100_000_000)
 
 
 class Faulty(Site):

@@ -4,6 +4,7 @@ import http.client
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -23,6 +24,14 @@ from pfeddsh.live.security.refusals import Watcher, explain
 
 KEY = "--auth-supernode-private-key"
 IDLE = ("--isolation", "process")  # a node that gets no work needs no process for it
+TEN_MINUTES_LATE = """
+import datetime
+import flwr.supernode.node_auth_http_interceptor as signing
+from flwr.supernode.cli import flower_supernode
+now = signing.now
+signing.now = lambda: now() - datetime.timedelta(minutes=10)
+flower_supernode()
+"""
 PROJECT = """
 [project]
 name = "tiny"
@@ -140,16 +149,24 @@ def test_strangers_are_refused_and_both_sides_are_told(deployment: Deployment, t
         "keyless": deployment.supernode(tmp_path / "keyless", *IDLE),
         "misled": deployment.supernode(tmp_path / "misled", *IDLE, ca=tmp_path / "elsewhere" / "tls" / "ca.crt"),
     }
-    for process in refused.values():
-        assert process.wait(90) == 1
+    certs.make_node_key(tmp_path / "late")
+    nodes.add(deployment.folder, "late", tmp_path / "late" / "node.key.pub")
+    nodes.synchronise(deployment.folder, deployment.superlink)
+    refused["late"] = deployment.supernode(
+        tmp_path / "late", *IDLE, KEY, tmp_path / "late" / "node.key", program=(sys.executable, "-c", TEN_MINUTES_LATE)
+    )
+    for name, process in refused.items():
+        assert process.wait(90) == (0 if name == "late" else 1)  # Flower tells a wrong clock from nothing at all
     said = {name: explain((deployment.folder / f"{name}.log").read_text()) for name in refused}
     assert "not registered" in str(said["stranger"])
     assert "no key was presented" in str(said["keyless"])
     assert "not made by the CA" in str(said["misled"])
+    assert "this machine's clock, which says" in str(said["late"])
     seen = {(entry["client"], entry["reason"]) for entry in watcher.new()}
     assert (stranger_key, "its key is not registered") in seen
     assert any(reason == "came without a registered key" for _, reason in seen)
     assert ("127.0.0.1", "does not trust our certificate: it has another ca.crt") in seen
+    assert ("late", "its signature was not accepted: another node's session, or its clock is wrong") in seen
     assert watcher.new() == []
 
 
