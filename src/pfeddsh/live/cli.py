@@ -53,6 +53,7 @@ def serve(
     Example: `pfeddsh serve hospital --classes normal,pneumonia --batch-min 3 --batch-wait 86400`
     """
     from pfeddsh.live.coordinator.config import build, check_unchanged, save
+    from pfeddsh.live.coordinator.engine import LiveBench
     from pfeddsh.storage.files import locked
     from pfeddsh.values import override, read
 
@@ -72,6 +73,7 @@ def serve(
     if "classes" not in values:
         raise UserError("which classes are there? give --classes cat,dog,horse, or classes = [...] in a TOML file")
     made = build(values, str(config or "command line"))
+    LiveBench(made, [])  # a method that cannot work with this network says so here
     host, wanted = place(page)
     with locked(folder):  # nothing is touched before: another `serve` may be at work
         check_unchanged(folder, made)

@@ -60,8 +60,8 @@ SAYINGS = (
     (r"Exit Code: 604", "a file given to the SuperNode does not exist: look for ca.crt and node.key"),
     (
         r"401 Unauthorized",
-        "the federation did not accept the signature, which is valid for five minutes: this machine's clock says {now};"
-        " `pfeddsh doctor` compares it with the server's",
+        "the federation did not accept the signature: the key was revoked, or this machine's clock, which says {now}, is"
+        " more than five minutes off: `pfeddsh doctor` compares it with the server's",
     ),
     (r"'(404|403|405) ", "what answers at this address is not a federation's proxy"),
     (r"Exit Code: 305", "the federation could not be reached: see the SuperNode's log"),
