@@ -1,6 +1,6 @@
 """By how much a reply of 400 MB takes the coordinator up: real Flower, two sites, one of which sends it in round 2.
 
-    python benchmarks/large_reply.py
+python benchmarks/large_reply.py
 """
 
 import json

@@ -1,5 +1,4 @@
-"""Mutated messages at every door of the coordinator: card, upload, report, answer, hello, Flower object, checkpoint, key,
-log line.
+"""Mutated messages at every door of a coordinator: card, upload, report, answer, hello, object, checkpoint, key, log.
 
 Each door may refuse or accept. Anything else is a fault: another exception, something accepted that means nothing or
 spoils a state, more than a few seconds for one message. The same seed gives the same messages.

@@ -53,7 +53,8 @@ class Federation:
     """One step of two clients is over, a third has joined and trained a round: it is the one that will lie."""
 
     def __init__(self, name):
-        options = {key: value for key, value in SMALL.items() if key in registry.find(name).method.Settings.model_fields}
+        known = registry.find(name).method.Settings.model_fields
+        options = {key: value for key, value in SMALL.items() if key in known}
         values = {"classes": list("abc"), "method": name, "options": options, **METHODS[name][0]}
         config = build(values, "fuzz")
         bench = LiveBench(config, [(0, 1), (2,)])
@@ -163,8 +164,8 @@ class Replies:
         draw, flat = self.draw, tensor.clone()
         kind = draw.randrange(10)
         if kind == 0 and flat.numel():
-            choices = (math.nan, math.inf, -1.0, 1e38, -1e-3, 0.0, 1e7, 9e5) if flat.is_floating_point() else (0, 1, 200)
-            flat.view(-1)[draw.randrange(flat.numel())] = draw.choice(choices)
+            odd = (math.nan, math.inf, -1.0, 1e38, -1e-3, 0.0, 1e7, 9e5) if flat.is_floating_point() else (0, 1, 200)
+            flat.view(-1)[draw.randrange(flat.numel())] = draw.choice(odd)
         elif kind == 1 and flat.is_floating_point():
             flat = flat * draw.choice((-1.0, 0.0, 1.5, 1e3, 1e12, 1e38, -0.5))
         elif kind == 2 and flat.is_floating_point():
@@ -180,7 +181,8 @@ class Replies:
         elif kind == 7:
             flat = torch.cat([flat, flat])
         elif kind == 8 and flat.numel():
-            flat = flat.view(-1)[torch.randperm(flat.numel(), generator=torch.Generator().manual_seed(7))].view(flat.shape)
+            order = torch.randperm(flat.numel(), generator=torch.Generator().manual_seed(7))
+            flat = flat.view(-1)[order].view(flat.shape)
         return flat
 
     def means(self, federation, job, told):
@@ -196,7 +198,7 @@ class Replies:
             parts = split_statistics(federation.method.model, told["statistics"])
             hold(all(bool((variance >= 0).all()) for _, variance in parts), "a negative variance")
         if "counts" in told.tensors:
-            hold(0 <= float(told["counts"].min()) and float(told["counts"].sum()) <= TRAIN, "counts of nothing")
+            hold(float(told["counts"].min()) >= 0 and float(told["counts"].sum()) <= TRAIN, "counts of nothing")
         if job in ("card", "local", "settle"):
             if job == "local":
                 hold(1 <= told.facts["samples"] <= TRAIN, "more images than were told")

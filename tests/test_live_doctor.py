@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import lacking
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from conftest import lacking
 from edge_processes import until
 from live_sites import TINY
 from typer.testing import CliRunner

@@ -230,7 +230,7 @@ def test_an_introduction_that_means_nothing_is_refused_and_stops_nobody(tmp_path
 
 
 def test_two_sites_with_one_key_are_one_client(tmp_path, paths):
-    """A copied folder that is started twice. With TLS Flower turns the second away; without, whoever spoke last counts."""
+    """A copied folder, started twice. With TLS Flower turns the second away; without, whoever spoke last counts."""
     federation(tmp_path / "server", steps=2, **QUICK)
     town = Town(tmp_path, paths)
     town.come(0)

@@ -62,8 +62,8 @@ def test_a_run_over_flower_gives_the_bits_of_the_serial_engine(tmp_path):
 def test_kills_and_bad_replies_change_nothing_but_the_rounds_without_those_replies(tmp_path):
     """SIGKILL of a SuperNode, the coordinator and the SuperLink in mid-round; NaN, wrong shape, oversized uploads.
 
-    A round with fewer than two good replies is repeated while somebody is missing, so no kill costs a reply. FedAvg has the
-    fewest messages, and each takes Flower seconds; `test_live_kills` has twenty more kills without Flower.
+    A round with fewer than two good replies is repeated while somebody is missing, so no kill costs a reply. FedAvg has
+    the fewest messages, and each takes Flower seconds; `test_live_kills` has twenty more kills without Flower.
     """
     paths = shards(tmp_path / "data", 2)
     config = federation(

@@ -48,7 +48,7 @@ def town(folder, paths):
 
 
 def live(folder, paths, kill_at):
-    """Coordinator and sites in one process, which is killed before its so many-th step on a file, in whatever thread."""
+    """Coordinator and sites in one process, which is killed before its n-th step on a file, in whatever thread."""
     torch.set_num_threads(1)
     seen = 0
 
@@ -113,10 +113,12 @@ class Disk:
 
     def __init__(self, monkeypatch, writes):
         self.left = writes
-        text, record = Path.write_text, safetensors.torch.save_file
+        text, save = Path.write_text, safetensors.torch.save_file
         monkeypatch.setattr(Path, "write_text", lambda path, content: self._write(path, lambda: text(path, content)))
         monkeypatch.setattr(
-            safetensors.torch, "save_file", lambda parts, path, about: self._write(path, lambda: record(parts, path, about))
+            safetensors.torch,
+            "save_file",
+            lambda parts, path, facts: self._write(path, lambda: save(parts, path, facts)),
         )
 
     def _write(self, path, write):

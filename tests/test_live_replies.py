@@ -10,7 +10,6 @@ from fuzz import _flower_objects
 
 from pfeddsh.live import flower_replies
 from pfeddsh.live.flower_replies import Arriving, BadReply, Replies, read
-from pfeddsh.live.security import proxy
 
 
 def found(content, available=True):

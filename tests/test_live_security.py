@@ -115,7 +115,7 @@ def test_a_round_works_through_the_proxy_until_the_key_is_revoked(deployment: De
 
     nodes.revoke(folder, "north")
     assert [site.state for site in nodes.synchronise(folder, deployment.superlink)] == ["revoked"]
-    log = folder / "north.log"  # Flower's SuperNode may hang on its way out if its heartbeat is refused at the same time
+    log = folder / "north.log"  # Flower's SuperNode may hang on its way out, if its heartbeat is refused as well
     until(lambda: node.poll() is not None or "401 Unauthorized" in log.read_text(), 60)
     assert "revoked" in str(explain(log.read_text()))
     told = [(entry["client"], entry["reason"]) for entry in watcher.new()]

@@ -60,8 +60,8 @@ SAYINGS = (
     (r"Exit Code: 604", "a file given to the SuperNode does not exist: look for ca.crt and node.key"),
     (
         r"401 Unauthorized",
-        "the federation did not accept the signature: the key was revoked, or this machine's clock, which says {now}, is"
-        " more than five minutes off: `pfeddsh doctor` compares it with the server's",
+        "the federation did not accept the signature: the key was revoked, or this machine's clock, which says {now},"
+        " is more than five minutes off: `pfeddsh doctor` compares it with the server's",
     ),
     (r"'(404|403|405) ", "what answers at this address is not a federation's proxy"),
     (r"Exit Code: 305", "the federation could not be reached: see the SuperNode's log"),
@@ -132,7 +132,8 @@ class Tail:
             file.seek(self._place)
             read = file.read(PIECE)
         text, end, _ = read.rpartition(b"\n")
-        self._place += len(read) if len(read) == PIECE and not end else len(text) + len(end)  # a line without end is none
+        endless = len(read) == PIECE and not end
+        self._place += len(read) if endless else len(text) + len(end)
         return text.decode(errors="replace").splitlines()
 
 

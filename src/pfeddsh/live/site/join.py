@@ -54,7 +54,7 @@ class SiteConfig(BaseModel):
 
 @contextmanager
 def alone(home: Path) -> Iterator[None]:
-    """One `join` or `leave` at a time for a site; its worker, which it may have to start again, has a lock of its own."""
+    """One `join` or `leave` at a time for a site; its worker, which may be started again, has its own lock."""
     place = home / ".flwr"
     place.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
