@@ -77,7 +77,7 @@ class Fuzzer:
         return self.replies.reply("settle", self.bytes)
 
     def answer(self):
-        return self.replies.reply(self.draw.choice(("receive", "score", "keep")), self.bytes)
+        return self.replies.reply(self.draw.choice(("receive", "score", "keep", "judge")), self.bytes)
 
     def hello(self):
         good = Message(facts={"name": "north", "key": "SHA256:abc", "train": TRAIN, "test": TEST, "leaving": False})

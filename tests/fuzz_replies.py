@@ -67,6 +67,7 @@ class Federation:
         self.good, self.sent = self.step(bench, 2, [2])
         score = {"correct": {"acc": 5, "acc_unguarded": 6}, "count": TEST, "control": 4}
         self.good |= {"receive": Message(facts={"accepted": True}), "score": Message(facts=score), "keep": Message()}
+        self.good["judge"] = Message(facts={"share": 0.5})
 
     def step(self, bench, step, clients):
         """What the last of these clients says at each of its jobs, and what it was sent to train."""
@@ -96,11 +97,14 @@ class Federation:
 
     def used(self, job, told):
         """The state after this message has been used; it, and what everyone is served from it, stays within bounds."""
-        state = deepcopy({"card": self.before, "local": self.opened, "settle": self.trained}[job])
+        state = deepcopy({"card": self.before, "local": self.opened}.get(job, self.trained))
         if job == "card":
             self.method.open_step(state, 2, 2, {2: told})
         elif job == "local":
             self.method.aggregate(state, {2: told})
+        elif job == "judge":
+            self.method.decide(state, {0: told} if told.facts else {})
+            self.method.close_step(state, {2: self.good["settle"]})
         elif told.tensors:  # else it is withheld, and counts like one of a client that is away
             self.method.close_step(state, {2: told})
         for message in (state, *self.method.personal(state, [0, 1, 2]).values()):
@@ -154,7 +158,7 @@ class Replies:
     def facts(self, facts):
         facts = json.loads(json.dumps(facts))
         place = facts["correct"] if isinstance(facts.get("correct"), dict) and self.draw.random() < 0.5 else facts
-        others = ["method", "samples", "loss", "accepted", "count", "name", "withheld", "leaving", "x" * 99]
+        others = ["method", "samples", "loss", "accepted", "count", "name", "withheld", "leaving", "share", "x" * 99]
         place[self.draw.choice([*place, *others])] = self.draw.choice([*NUMBERS, TRAIN, TRAIN + 1, ["histogram"]])
         if self.draw.random() < 0.2 and facts:
             del facts[self.draw.choice(list(facts))]
@@ -208,5 +212,8 @@ class Replies:
             count = told.facts["count"]
             hold(1 <= count <= TEST and all(0 <= n <= count for n in told.facts["correct"].values()), "a false score")
             hold(set(told.facts["correct"]) <= {"acc", "acc_unguarded"}, "a rule of its own")
+        elif job == "judge":
+            hold(0 <= told.facts.get("share", 0) <= 1, "a share of nothing")
+            federation.used(job, told)
         elif job == "receive":
             hold(isinstance(told.facts["accepted"], bool), "neither yes nor no")
