@@ -5,12 +5,11 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
+from commands import KILLED, Command
 from conftest import BASIC, assert_same_bits, comparable, events, final_tensors, tiny
 
 import pfeddsh
@@ -284,13 +283,6 @@ def test_who_was_turned_away_stays_away_and_in_the_log_after_an_interruption(tmp
 LONG = {"rounds_first": 8, "rounds_later": 6, "local_epochs": 2}
 
 
-def command(log, *arguments):
-    """The command line as a process of its own, in a process group of its own; what it says goes to a file."""
-    line = [sys.executable, "-c", "from pfeddsh.cli import main; main()", *map(str, arguments)]
-    with log.open("w") as output:
-        return subprocess.Popen(line, stdout=output, stderr=output, start_new_session=True)
-
-
 def lines(out):
     path = out / "events.jsonl"
     return path.read_text().count("\n") if path.exists() else 0
@@ -307,8 +299,9 @@ def kill(process, out, line, delay):
     """Kill a process a moment after its run has written that many lines of its log."""
     wait_for(lambda: process.poll() is not None or ((out / "config.toml").exists() and lines(out) >= line))
     time.sleep(delay)
-    process.kill()
-    return process.wait() == -signal.SIGKILL
+    if process.poll() is None:
+        process.send(signal.SIGKILL)
+    return process.wait() == KILLED
 
 
 def test_a_run_killed_again_and_again_gives_the_same_bits(tmp_path, reference):
@@ -317,14 +310,14 @@ def test_a_run_killed_again_and_again_gives_the_same_bits(tmp_path, reference):
     whole = reference("fedper", **LONG)
     (tmp_path / "tiny.toml").write_text(tiny("fedper", **LONG).toml())
     out, log = tmp_path / "run", tmp_path / "log"
-    assert kill(command(log, "run", tmp_path / "tiny.toml", "--out", out), out, 0, draw.uniform(0, 0.5)), (
+    assert kill(Command(log, "run", tmp_path / "tiny.toml", "--out", out), out, 0, draw.uniform(0, 0.5)), (
         log.read_text()
     )
     boundaries = [9, 16]
     for line in sorted([*boundaries, *draw.sample(range(2, 15), 2)]):
         delay = 0 if line in boundaries else draw.uniform(0, 0.1)
-        assert kill(command(log, "resume", out), out, line, delay), log.read_text()
-    assert command(log, "resume", out).wait() == 0, log.read_text()
+        assert kill(Command(log, "resume", out), out, line, delay), log.read_text()
+    assert Command(log, "resume", out).wait() == 0, log.read_text()
     results = json.loads((out / "results.json").read_text())
     assert comparable(results) == comparable(whole.results)
     assert_same_bits(final_tensors(out), final_tensors(whole.out))
@@ -334,7 +327,7 @@ def test_a_run_killed_again_and_again_gives_the_same_bits(tmp_path, reference):
 def test_workers_that_lost_their_parent_leave_and_the_run_can_go_on(tmp_path, reference):
     (tmp_path / "tiny.toml").write_text(tiny("fedper", engine="pool", **LONG).toml())
     out, log = tmp_path / "run", tmp_path / "log"
-    process = command(log, "run", tmp_path / "tiny.toml", "--out", out)
+    process = Command(log, "run", tmp_path / "tiny.toml", "--out", out)
     assert kill(process, out, 5, 0.03), log.read_text()
     wait_for(lambda: not group_exists(process.pid))
     assert comparable(resume(out)) == comparable(reference("fedper", **LONG).results)
