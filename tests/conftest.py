@@ -15,6 +15,7 @@ from torch import Tensor
 from pfeddsh.config import Config, build
 from pfeddsh.federation.run import run
 from pfeddsh.methods.base import Task
+from pfeddsh.storage.checkpoint import Checkpoints
 from pfeddsh.storage.files import read_record
 
 TINY: dict[str, Any] = {
@@ -105,7 +106,10 @@ def task() -> Task:
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
-    """Finished serial runs of the tiny configuration, computed once; tests must not write into their folders."""
+    """Finished serial runs of the tiny configuration, computed once; tests must not write into their folders.
+
+    Their states are those of the moment before they ended.
+    """
     folder = shared_folder(tmp_path_factory, "reference")
 
     def get(method: str = "fedavg", **changes: Any) -> Run:
@@ -116,6 +120,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another test process may be at it
             if (results := own / "run" / "results.json").exists():
                 return Run(own / "run", json.loads(results.read_text()))
-            return Run(own / "run", run(config, own / "run"))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Checkpoints, "thin", lambda self: None)
+                return Run(own / "run", run(config, own / "run"))
 
     return get
+
+
+@pytest.fixture
+def all_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs keep the states they would have continued from."""
+    monkeypatch.setattr(Checkpoints, "thin", lambda self: None)

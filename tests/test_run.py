@@ -16,6 +16,7 @@ import pfeddsh
 from pfeddsh.config import Config, build
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import resume, run
+from pfeddsh.federation.workbench import Workbench
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods.base import Method
 from pfeddsh.methods.fedavg import FedAvg
@@ -68,13 +69,23 @@ def test_all_methods_see_the_same_clients_in_the_same_rounds(reference):
 
 def test_all_methods_are_measured_against_the_same_control(reference):
     assert reference("fedavg").results["local"] == reference("fedper").results["local"]
-    assert reference("fedavg").results["local"] == reference("local").results["local"]
+
+
+def test_local_only_training_is_its_own_control(reference, tmp_path, monkeypatch):
+    monkeypatch.setenv("PFEDDSH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Workbench, "_control", None)  # nothing is trained twice
+    assert comparable(run(tiny("local"), tmp_path / "run")) == comparable(reference("local").results)
+    assert reference("local").results["local"] == reference("fedavg").results["local"]
+    assert reference("local").results["pa"] == [0, 0, 0]
 
 
 def test_three_lines_of_python_do_the_same(reference, tmp_path):
     results = pfeddsh.run(tiny("fedavg"), str(tmp_path / "run"))
     assert comparable(results) == comparable(reference("fedavg").results)
     assert pfeddsh.resume(str(tmp_path / "run")) == results
+    assert [path.name for path in (tmp_path / "run" / "state").iterdir()] == ["snapshot-004-00000.safetensors"]
+    (tmp_path / "run" / "results.json").unlink()
+    assert comparable(pfeddsh.resume(str(tmp_path / "run"))) == comparable(results), "the last state is all it takes"
 
 
 # What a run refuses

@@ -123,6 +123,7 @@ class Method:
     sends_changes: ClassVar[bool] = True  # uploads are `delta`, or what was downloaded and then changed: see `privacy`
     optional: ClassVar[frozenset[str]] = frozenset()  # of a card: what a client may keep to itself
     client_parts: ClassVar[tuple[str, ...]] = ()  # of the state: tensors `name/k` that are of client k alone
+    control = False  # its clients train alone: their accuracies are the local-only controls
     simulated = False  # set by who simulates clients: then there is nobody to protect, and noise must repeat
 
     def __init__(self, task: Task, options: Options) -> None:
