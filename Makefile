@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := $(VENV)/bin/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo federation test lint bench fuzz clean
+.PHONY: help demo federation test lint bench peers fuzz clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,12 +40,22 @@ lint: $(VENV)/.tests ## Check style and types
 bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/throughput.py
 	$(RUN)python benchmarks/throughput.py resnet8
+	$(RUN)python benchmarks/whole_run.py
 	$(RUN)python benchmarks/hypernetwork.py
 	$(RUN)python benchmarks/live.py
 	$(RUN)python benchmarks/robust.py
+
+# In an environment of its own: Flower's simulation and pfl ask for other versions than we do.
+$(VENV)-peers/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/pip install --quiet --no-compile torch==2.13.0 --editable '.[bench]'
+	touch $@
+
+peers: $(VENV)-peers/.ready ## Measure the same work with Flower's simulation, pfl-research and plain PyTorch
+	$(VENV)-peers/bin/python benchmarks/peers.py
 
 fuzz: $(VENV)/.tests ## Send a million mutated messages to every door of a coordinator (minutes)
 	$(RUN)python tests/fuzz.py --messages 1000000
 
 clean: ## Remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-peers .mypy_cache .pytest_cache .ruff_cache
