@@ -38,6 +38,12 @@ def lacking(reason: str) -> NoReturn:
     pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
 
 
+def pytest_configure() -> None:
+    """Test processes share the cores already: threads of each would only wait for those of the others."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
+    torch.set_num_threads(1)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, or it runs alone at the end while a worker idles."""
     order = {f"test_{name}.py": place for place, name in enumerate(LONG)}
