@@ -15,7 +15,7 @@ from pfeddsh.compare.cache import open_cache
 from pfeddsh.compare.plan import Plan, make
 from pfeddsh.compare.scheduler import Machines, ThisMachine, execute
 from pfeddsh.compare.tasks import ProcessTask, fingerprints, tasks
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import settled
 from pfeddsh.report.build import beside

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pfeddsh import devices
 from pfeddsh.config import EVERYONE, Config
+from pfeddsh.configure import complete
 from pfeddsh.data.datasets import Dataset, absolute, load
 from pfeddsh.data.images import Shape
 from pfeddsh.data.natural import natural
@@ -98,12 +99,12 @@ def open_data(config: Config) -> Dataset:
 
 
 def settled(config: Config) -> Config:
-    """The configuration as it is written down: its paths hold in every folder, and its clients are counted.
+    """The configuration as it is written down: complete, its paths hold in every folder, its clients are counted.
 
     A schedule `all` is one batch of those that the data name.
     """
     paths = {name: path.expanduser().absolute() for name in PATHS if (path := getattr(config, name)) is not None}
-    config = config.model_copy(update={"dataset": absolute(config.dataset), **paths})
+    config = complete(config).model_copy(update={"dataset": absolute(config.dataset), **paths})
     if config.schedule != EVERYONE:
         return config
     return config.model_copy(update={"schedule": str(len(open_data(config).client_names))})

@@ -8,6 +8,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pfeddsh.config import Config
+from pfeddsh.configure import complete
 from pfeddsh.errors import UserError
 from pfeddsh.methods import registry
 from pfeddsh.storage.files import write_text
@@ -75,7 +76,7 @@ class LiveConfig(BaseModel):
         shared = {name: getattr(self, name) for name in LiveConfig.model_fields if name in Config.model_fields}
         if "aggregation" in registry.find(self.method).method.Settings.model_fields:
             shared["options"] = {"aggregation": ROBUST, **self.options}  # strangers take part
-        return Config(**{**shared, "dataset": "live", "later": "newcomers", "engine": "serial"})
+        return complete(Config(**{**shared, "dataset": "live", "later": "newcomers", "engine": "serial"}))
 
     def for_sites(self) -> dict[str, Any]:
         """What a site needs to know; it travels with every call."""
