@@ -79,3 +79,8 @@ def test_a_configuration_knows_neither_methods_nor_federation():
         ahead += new
     assert "pfeddsh.models.registry" in reached, "the graph is real"
     assert {package(module) for module in reached} & {"methods", "federation", "configure", "live"} == set()
+
+
+def test_only_models_name_the_default_network():
+    others = {name: path for name, path in modules().items() if package(name) != "models"}
+    assert [name for name, path in others.items() if "lenet" in path.read_text().lower()] == []

@@ -165,7 +165,7 @@ class PeFLL(Generated):
 
 
 def layout(colours: int, labels: int) -> Layout:
-    """The original's embedding network: a LeNet with 16 and 32 kernels, which reads `labels` channels more."""
+    """The original's embedding network: two convolutions with 16 and 32 kernels, which reads `labels` channels more."""
     convolutions = {"conv1": (16, colours + labels, 5, 5), "conv2": (32, 16, 5, 5)}
     return Layout.of_layers({**convolutions, "fc1": (120, 800), "fc2": (84, 120), "fc3": (EMBEDDING, 84)})
 
