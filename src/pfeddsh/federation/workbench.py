@@ -52,8 +52,14 @@ class Shard:
     """One client's part of a dataset, as normalised float images; made when asked for, kept for one call."""
 
     def __init__(
-        self, dataset: Dataset, train: np.ndarray, test: np.ndarray, set_aside: np.ndarray | None = None
+        self,
+        dataset: Dataset,
+        train: np.ndarray,
+        test: np.ndarray,
+        set_aside: np.ndarray | None = None,
+        layout: torch.memory_format = torch.contiguous_format,
     ) -> None:
+        self._layout = layout
         self._dataset, self.trained, self._test, self._set_aside = dataset, train, test, set_aside
         pixels = dataset.x_train.dtype == np.uint8
         std = torch.from_numpy(np.maximum(dataset.std, 1e-3 if pixels else 0.0)).view(-1, 1, 1)
@@ -63,7 +69,7 @@ class Shard:
 
     def _select(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> tuple[Tensor, Tensor]:
         pixels = torch.from_numpy(images[index]).to(torch.float32).mul_(self._scale).add_(self._shift)
-        pixels = pixels.contiguous(memory_format=torch.channels_last)  # at last: planes are scaled faster than pixels
+        pixels = pixels.contiguous(memory_format=self._layout)  # at last: planes are scaled faster than pixels
         return pixels.to(self.device), torch.from_numpy(labels[index]).long().to(self.device)
 
     @cached_property
@@ -173,7 +179,7 @@ class Workbench:
         aside = None
         if share and len(train) > 2:
             train, aside = split(train, share, numpy_stream(self.config.seed, "set aside", client))
-        return Shard(self.dataset, train, test, aside)
+        return Shard(self.dataset, train, test, aside, self.task.model.memory_format)
 
     def pool(self, visit: Visit) -> Shard:
         """For an oracle: as many images as a cohort of this round holds on average, of all that participants hold."""
@@ -181,7 +187,8 @@ class Workbench:
         own = np.sort(np.concatenate([self.shard(k).trained for k in clients]))
         count = round(len(own) * len(self.plan.cohort(visit.step, visit.round)) / len(clients))
         drawn = numpy_stream(visit.seed, "pool", visit.step, visit.round).choice(len(own), count, replace=False)
-        return Shard(self.dataset, own[np.sort(drawn)], self.parts.test[visit.client])
+        layout = self.task.model.memory_format
+        return Shard(self.dataset, own[np.sort(drawn)], self.parts.test[visit.client], layout=layout)
 
     def run(self, call: Call) -> tuple[Message, Memory]:
         """Do one piece of work."""

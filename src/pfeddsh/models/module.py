@@ -79,6 +79,12 @@ class ModuleModel:
         return tuple(place for name, place in self.slices.items() if name.rpartition(".")[0] in normal)
 
     @cached_property
+    def memory_format(self) -> torch.memory_format:
+        """Convolutions are faster with channels last; a network without any would turn them back in every batch."""
+        convolves = any(isinstance(part, nn.Conv2d) for part in self._module.modules())
+        return torch.channels_last if convolves else torch.contiguous_format
+
+    @cached_property
     def head_classes(self) -> Tensor:
         classes = torch.arange(self.classes)
         return torch.cat([classes.repeat_interleave(self.shapes[self._head[0]][1]), classes])
@@ -192,13 +198,13 @@ class ModuleModel:
             self._read.append(inputs[0])
 
 
-def _normalisations(module: nn.Module) -> dict[str, _BatchNorm]:
+def normalisations(module: nn.Module) -> dict[str, _BatchNorm]:
     return {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}
 
 
 def _with_averages(module: nn.Module) -> dict[str, _BatchNorm]:
     """Its batch normalisations, each with a place for mean and variance to serve with."""
-    norms = _normalisations(module)
+    norms = normalisations(module)
     for norm in norms.values():
         norm.register_buffer("running_mean", torch.zeros(norm.num_features))
         norm.register_buffer("running_var", torch.ones(norm.num_features))
@@ -221,7 +227,7 @@ class AutogradTrainer:
     @cached_property
     def _module(self) -> nn.Module:
         module = self._network.build()
-        for norm in _normalisations(module).values():
+        for norm in normalisations(module).values():
             norm.track_running_stats = False  # the batch alone
         return module.train()
 
