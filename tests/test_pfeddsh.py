@@ -13,7 +13,7 @@ from pfeddsh.mechanisms import common, guard
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.messages import Memory
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Task
+from pfeddsh.methods.task import Task
 from pfeddsh.models.lenet import LeNet
 from pfeddsh.storage.checkpoint import Checkpoints
 

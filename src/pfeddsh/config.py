@@ -19,12 +19,12 @@ from pydantic import (
 )
 
 from pfeddsh import plugins
-from pfeddsh.errors import UserError, unknown
+from pfeddsh.errors import UserError
 from pfeddsh.mechanisms.guard import Evidence, Existing
 from pfeddsh.mechanisms.privacy import Protection
 from pfeddsh.models import registry as networks
 from pfeddsh.schedule import Sampling, Schedule, parse
-from pfeddsh.values import WrongValue, explained
+from pfeddsh.values import WrongValue, explained, unknown_key
 
 # Keys that are no part of the protocol: results tell them on their own, or do not depend on them.
 APART = frozenset(
@@ -122,9 +122,8 @@ class Config(BaseModel):
     @classmethod
     def _explained(cls, values: Any, handler: ModelWrapValidatorHandler["Config"]) -> "Config":
         """`Config(mehtod=...)` in Python is told in one line too."""
-        for key in values if isinstance(values, dict) else ():
-            if key not in cls.model_fields:
-                raise WrongValue(str(unknown("key", key, cls.model_fields)))
+        if isinstance(values, dict) and (wrong := unknown_key(cls, values)):
+            raise WrongValue(wrong)
         try:
             return handler(values)
         except ValidationError as error:

@@ -103,8 +103,8 @@ class Comparison:
 
             def finished(task: ProcessTask, status: int) -> None:
                 for line in _lines(task):
-                    if line.startswith("warning: "):
-                        text = f"{escape(task.name)}: [yellow]warning:[/] {escape(line[9:])}"
+                    if (said := line.removeprefix("warning: ")) != line:
+                        text = f"{escape(task.name)}: [yellow]warning:[/] {escape(said)}"
                         console.print(text, soft_wrap=True, highlight=False)
                 found = summary.results(task.out)
                 failed.extend([task] if status else [])

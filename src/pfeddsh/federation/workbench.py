@@ -23,8 +23,10 @@ from pfeddsh.errors import UserError
 from pfeddsh.mechanisms.privacy import protect, repeatable
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Method, Options, Task, Visit
+from pfeddsh.methods.base import Method
 from pfeddsh.methods.local import Local
+from pfeddsh.methods.options import Options
+from pfeddsh.methods.task import Task, Visit
 from pfeddsh.models import registry as networks
 from pfeddsh.rng import numpy_stream
 

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from pfeddsh.mechanisms.hypernet import EMBEDDING
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Options, Task, Visit
+from pfeddsh.methods.options import Options
 from pfeddsh.methods.pfedhn import Generated, HypernetSettings
+from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.models.flat import Layout
 from pfeddsh.rng import torch_stream
 
