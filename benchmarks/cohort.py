@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from pfeddsh.models import registry
+from pfeddsh.models.autograd import normalisations
 from pfeddsh.models.flat import Layout
-from pfeddsh.models.module import normalisations
 from pfeddsh.models.training import sgd_epoch
 
 CLIENTS, BATCH, BATCHES, TURNS, RATE, MOMENTUM = 4, 32, 4, 5, 0.01, 0.9
