@@ -35,7 +35,7 @@ lint: $(VENV)/.tests ## Check style and types
 
 bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/throughput.py
-	$(RUN)python benchmarks/throughput.py resnet8
+	$(RUN)python benchmarks/throughput.py mlp convnet resnet8 resnet20 resnet18
 	$(RUN)python benchmarks/hypernetwork.py
 	$(RUN)python benchmarks/live.py
 	$(RUN)python benchmarks/robust.py

@@ -24,7 +24,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent))
 from privacy import DOCS, measure, put
 
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.federation.engines import Serial
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.workbench import Workbench

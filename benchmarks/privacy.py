@@ -16,7 +16,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.federation.run import run
 
 METHODS = {"pfeddsh": "pFedDSH", "fedavg-prior": "FedAvg + prior"}

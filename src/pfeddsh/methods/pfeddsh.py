@@ -23,7 +23,9 @@ from pfeddsh.mechanisms.consolidation import Consolidation
 from pfeddsh.mechanisms.replay import INVERSIONS
 from pfeddsh.mechanisms.robust import Aggregation
 from pfeddsh.messages import Compute, Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Options, PriorAware, Statistics, Task, Visit, pooled
+from pfeddsh.methods.base import Method, pooled
+from pfeddsh.methods.options import Normalised, Options, PriorAware, Statistics
+from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.models.parts import Personal, added, part
 
 AT_THE_END = ("share", "ask", "newcomer_share", "replay", "replay_first")  # of steps: what rounds do not depend on

@@ -46,9 +46,9 @@ class LiveFederation:
         deadline = time.monotonic() + self.config.abandon_after
         while self.clients.catch_up.left() and time.monotonic() < deadline:
             self.clients.serve_returned()
-            self._departures.work(self.clients, (step, 0))
+            self._departures.carry_out(self.clients, (step, 0))
             time.sleep(PAUSE)
-        self._departures.work(self.clients, (step, 0))
+        self._departures.carry_out(self.clients, (step, 0))
         self.clients.begin("done", step - 1)
         return self.loop.ledger
 
@@ -57,7 +57,7 @@ class LiveFederation:
         self.clients.begin("waiting", step)
         seen: set[str] = set()
         while True:
-            self._departures.work(self.clients, (step, 0))
+            self._departures.carry_out(self.clients, (step, 0))
             waiting = self.admission.waiting()
             if set(waiting) != seen:
                 seen = set(waiting)
@@ -74,7 +74,7 @@ class LiveFederation:
     def _between_rounds(self) -> None:
         """No snapshot can name the moment after the cards and before the first round: then it waits for the second."""
         if self.status.phase == "training" and self.status.round:
-            self._departures.work(self.clients, (self.status.step, self.status.round))
+            self._departures.carry_out(self.clients, (self.status.step, self.status.round))
 
     def _undo(self, step: int, refused: set[int]) -> None:
         """Nothing of the step has begun yet: the next newcomers are its batch."""
