@@ -1,8 +1,9 @@
 """What epsilon costs: everyone's accuracy at the end against the privacy of uploads, as a table and a figure.
 
 `python benchmarks/privacy.py --out runs/privacy` runs the digits (some thirty runs of half a minute); `--protocol
-digits-half` has half of the clients in each round; `cifar10` is shortened (PFEDDSH_DATA names the folder). Finished runs are not repeated. `--docs` puts figures and
-tables into docs/privacy.md. The accounting is that of `pfeddsh.mechanisms.accounting`.
+digits-half` has half of the clients in each round; `cifar10` is shortened (PFEDDSH_DATA names the folder). Finished
+runs are not repeated. `--docs` puts figures and tables into docs/privacy.md. The accounting is that of
+`pfeddsh.mechanisms.accounting`.
 """
 
 import argparse
@@ -25,7 +26,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "digits": {"dataset": "digits"},
     "digits-half": {"dataset": "digits", "sample_fraction": 0.5, "rounds_first": 12, "rounds_later": 6},
     "digits-long": {"dataset": "digits", "local_epochs": 10},  # for benchmarks/membership.py
-    "cifar10": {"dataset": "cifar10", "schedule": "80+20", "rounds_first": 60, "rounds_later": 20},
+    "cifar10": {"dataset": "cifar10", "schedule": "80+20", "rounds_first": 40, "rounds_later": 10},
 }
 # Clips and noises. An upload of the digits without privacy has a norm of 0.001 to 0.18: the widest clip never acts.
 GRIDS: dict[str, dict[float, tuple[float, ...]]] = {
@@ -35,7 +36,7 @@ GRIDS: dict[str, dict[float, tuple[float, ...]]] = {
         0.05: (0.0, 0.06, 0.2, 0.6, 2.0, 10.0),
     },
     "digits-half": {0.2: (0.0, 0.015, 0.05, 0.15, 0.5)},
-    "cifar10": {0.2: (0.0, 0.005, 0.015, 0.05, 0.15, 0.5)},
+    "cifar10": {0.2: (0.0, 0.005, 0.02, 0.1)},
 }
 Found = dict[tuple[str, float, float], dict[str, Any]]  # method, clip (0: none), noise
 DOCS = Path(__file__).parents[1] / "docs"

@@ -29,8 +29,8 @@ from pfeddsh.rng import torch_stream
 from pfeddsh.storage.checkpoint import Checkpoints
 
 TRAINING = {"alpha": 0.3, "local_epochs": 2, "lr": 0.05, "engine": "serial"}
-# Exactly a fifth of each batch, and everybody in each round; or drawn from all sites, and small cohorts (5 of 15, 2 of 5)
-# in which most can be hostile by chance.
+# Exactly a fifth of each batch, and everybody in each round; or a fifth drawn from all sites, and small cohorts (5 of
+# 15, 2 of 5), of which most can be hostile by chance.
 SITES = {
     "fifth": {"schedule": "15+5", "sample_fraction": 1.0, "rounds_first": 10, "rounds_later": 6},
     "drawn": {"schedule": "15+5", "sample_fraction": 0.3, "rounds_first": 30, "rounds_later": 15},
@@ -41,9 +41,9 @@ ATTACKS = ("nobody", "flip3", "flip10", "noise", "same", "little", "late")
 def attack(name: str, deltas: dict[int, torch.Tensor], hostile: list[int], drawn: torch.Generator) -> None:
     """Replace what hostile sites changed. They know what everyone sent, and act together.
 
-    flip3, flip10: the opposite, so many times; late: the same ten times, after half of the rounds. noise: Gaussian, ten times as long. same: all weights alike, ten times as
-    long, the same from all. little: 1.5 standard deviations from the mean in each weight, against it (Baruch et al.
-    2019, "A little is enough").
+    flip3, flip10: the opposite, so many times; late: the same ten times, after half of the rounds. noise: Gaussian,
+    ten times as long. same: all weights alike, ten times as long, the same from all. little: 1.5 standard deviations
+    from the mean in each weight, against it (Baruch et al. 2019, "A little is enough").
     """
     everyone = torch.stack(list(deltas.values()))
     for client in hostile:
