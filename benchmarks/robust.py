@@ -119,10 +119,12 @@ def main() -> None:
     for kind in arguments.attacks:
         cells = []
         for rule in arguments.rules:
-            runs = [honest_accuracy(arguments.sites, rule, kind, seed) for seed in arguments.seeds]
-            values = [value for value, _ in runs]
+            values = []
+            for seed in arguments.seeds:
+                value, said = honest_accuracy(arguments.sites, rule, kind, seed)
+                values.append(value)
+                print(f"{kind} {rule} seed {seed}: {value:.1f}, left out {said}", flush=True)
             cells.append(f"{sum(values) / len(values):.1f} ({min(values):.1f} to {max(values):.1f})")
-            print(kind, rule, " ".join(f"{value:.1f} [{said}]" for value, said in runs), flush=True)
         table.add_row(kind, *cells)
     Console(width=100).print(table)
 
