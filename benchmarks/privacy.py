@@ -8,6 +8,7 @@ runs are not repeated. `--docs` puts figures and tables into docs/privacy.md. Th
 
 import argparse
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import matplotlib.pyplot as plt
 
 from pfeddsh.config import build
 from pfeddsh.federation.run import run
+from pfeddsh.mechanisms import accounting
 
 METHODS = {"pfeddsh": "pFedDSH", "fedavg-prior": "FedAvg + prior"}
 # What is measured where. Half of the clients in each round, with as many uploads each: noise averages out better.
@@ -75,6 +77,21 @@ def table(found: Found) -> str:
     )
 
 
+def cohorts(least: int = 3, noise: float = 0.05, uploads: int = 12) -> str:
+    """What more clients a round would be worth, by calculation: noise that leaves as much of it in their mean.
+
+    As it is here, the coordinator sees each upload; with secure aggregation it would see their sum alone.
+    """
+    lines = ["| clients a round | noise of each | epsilon | epsilon, were only the sum seen |", "|---:|---:|---:|---:|"]
+    for count in (least, 15, 100, 1000, 10_000):
+        own = noise * math.sqrt(count / least)
+        told = [accounting.epsilon({accounting.upload(z): uploads}, 1e-5) for z in (own, own * math.sqrt(count))]
+        lines.append(
+            f"| {count:,} | {own:.2g} | " + " | ".join(f"{e:,.3g}" if e < 1e3 else f"{e:,.0f}" for e in told) + " |"
+        )
+    return "\n".join(lines)
+
+
 def figure(protocol: str, found: Found, path: Path) -> None:
     drawing, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     for colour, (method, name) in zip(("C0", "C1"), METHODS.items(), strict=True):
@@ -110,7 +127,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/privacy"))
     parser.add_argument("--protocol", choices=sorted(GRIDS), default="digits")
     parser.add_argument("--docs", action="store_true", help="write figure and table into docs/")
+    parser.add_argument("--cohorts", action="store_true", help="only calculate what larger cohorts are worth")
     given = parser.parse_args()
+    if given.cohorts:
+        print(cohorts())
+        if given.docs:
+            put("benchmarks/privacy.py --cohorts", cohorts())
+        return
     levels = [(0.0, 0.0), *((clip, noise) for clip, own in GRIDS[given.protocol].items() for noise in own)]
     found: Found = {}
     for clip, noise in levels:
