@@ -16,7 +16,7 @@ from pfeddsh.storage.files import write_text
 from pfeddsh.values import checked, read
 
 FIXED = ("method", "options", "model", "shape", "classes", "seed", "mean", "std")  # once there is a state
-ROBUST = "clipped"  # how a common model is aggregated unless the configuration says otherwise
+ROBUST = "history"  # how a common model is aggregated unless the configuration says otherwise
 Channels = tuple[float, ...]
 
 
