@@ -40,7 +40,7 @@ bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/live.py
 	$(RUN)python benchmarks/robust.py
 
-fuzz: $(VENV)/.tests ## Send a million mutated messages to every door of a coordinator (minutes)
+fuzz: $(VENV)/.tests ## Send a million mutated messages to every door of a coordinator (ten minutes)
 	$(RUN)python tests/fuzz.py --messages 1000000
 
 clean: ## Remove the environment and caches
