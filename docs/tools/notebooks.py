@@ -13,7 +13,9 @@ DRAW = "%config InlineBackend.figure_formats = ['png']\n%config InlineBackend.rc
 def executed(path: Path) -> nbformat.NotebookNode:
     """The notebook with the output of a run just made; an error in a cell is raised."""
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(notebook, timeout=300, record_timing=False, resources={"metadata": {"path": str(path.parent)}})
+    client = NotebookClient(
+        notebook, timeout=300, record_timing=False, resources={"metadata": {"path": str(path.parent)}}
+    )
     return client.execute()
 
 
