@@ -9,6 +9,15 @@ from xml.sax.saxutils import escape
 
 FIGURES = Path(__file__).parents[1] / "figures"
 WIDTH = 480
+# Folders of src/pfeddsh from top to bottom, with what is in them; imports point downwards.
+FLOORS = (
+    (("cli.py", "what a user types", "full"),),
+    (("compare/", "many runs", "box"), ("live/", "sites on Flower", "box"), ("report/", "pages, tables", "box")),
+    (("federation/", "steps, rounds, engines", "full"), ("results/, storage/", "measures, checkpoints", "box")),
+    (("methods/", "one file a method", "full"),),
+    (("mechanisms/", "common model, prior, guard, masks, replay", "box"),),
+    (("models/", "networks: flat vectors", "box"), ("data/", "images to clients", "box")),
+)
 STYLE = """
 .figure{--ink:#1f2328;--muted:#5b6470;--blue:#2463a8;--orange:#b4530b;--soft:#dbe8f6;--paper:#ffffff}
 @media(prefers-color-scheme:dark){
@@ -157,23 +166,14 @@ def guard() -> tuple[str, int, list[str]]:
 
 
 def house() -> tuple[str, int, list[str]]:
-    """The folders of src/pfeddsh from top to bottom; imports point downwards."""
-    floors = [
-        (("cli.py", "what a user types", "full"),),
-        (("compare/", "many runs", "box"), ("live/", "sites on Flower", "box"), ("report/", "pages, tables", "box")),
-        (("federation/", "steps, rounds, engines", "full"), ("results/, storage/", "measures, checkpoints", "box")),
-        (("methods/", "one file a method", "full"),),
-        (("mechanisms/", "common model, prior, guard, masks, replay", "box"),),
-        (("models/", "networks: flat vectors", "box"), ("data/", "images to clients", "box")),
-    ]
     parts = []
-    for row, rooms in enumerate(floors):
+    for row, rooms in enumerate(FLOORS):
         top, width = 10 + 66 * row, (464 - 12 * (len(rooms) - 1)) / len(rooms)
         for number, (name, words, kind) in enumerate(rooms):
             left = 8 + number * (width + 12)
             parts += [box(left, top, width, 48, kind), text(left + width / 2, top + 21, name)]
             parts.append(text(left + width / 2, top + 39, words, "small"))
-        parts += [arrow(240, top + 48, 240, top + 66)] if row + 1 < len(floors) else []
+        parts += [arrow(240, top + 48, 240, top + 66)] if row + 1 < len(FLOORS) else []
     return "The folders of the package, from the command line down to models and data.", 400, parts
 
 

@@ -43,8 +43,8 @@ def page(notebook: dict[str, Any], name: str) -> str:
 
 def _output(output: dict[str, Any]) -> str:
     data = output.get("data", {})
-    if "image/svg+xml" in data:
-        return "".join(data["image/svg+xml"]).partition("?>")[2]
+    if "image/png" in data:
+        return f"![What the cell above draws](data:image/png;base64,{''.join(data['image/png']).strip()})"
     text = "".join(output.get("text", data.get("text/plain", ""))).rstrip()
     return f"``` {{.text .output}}\n{text}\n```" if text else ""
 
