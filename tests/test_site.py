@@ -1,4 +1,4 @@
-"""The documentation site: it builds strictly, loads nothing from elsewhere, and its notebooks and figures are current."""
+"""The documentation site: it builds strictly, loads nothing from elsewhere, and its notebooks and figures are true."""
 
 import os
 import re

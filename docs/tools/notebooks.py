@@ -7,7 +7,6 @@ import nbformat
 from nbclient import NotebookClient
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-DRAW = "%config InlineBackend.figure_formats = ['png']\n%config InlineBackend.rc = {'figure.dpi': 80}"
 
 
 def executed(path: Path) -> nbformat.NotebookNode:
