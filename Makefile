@@ -16,8 +16,7 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 $(VENV)/.tests: $(VENV)/.ready
-	$(RUN)pip install --quiet --editable '.[flower,mlflow,onnx,privacy,ray,tensorboard]' hypothesis mypy playwright pytest pytest-xdist ruff \
-		ipykernel mkdocs-material 'mkdocstrings[python]' nbclient
+	$(RUN)pip install --quiet --editable '.[docs,flower,mlflow,onnx,privacy,ray,tensorboard]' hypothesis mypy playwright pytest pytest-xdist ruff
 	touch $@
 
 demo: $(VENV)/.ready ## Compare five ways to onboard clients on the embedded digits (a minute)
