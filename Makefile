@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := $(VENV)/bin/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo federation test lint bench fuzz clean
+.PHONY: help demo federation test lint docs bench fuzz clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +16,7 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 $(VENV)/.tests: $(VENV)/.ready
-	$(RUN)pip install --quiet --editable '.[flower,mlflow,onnx,privacy,ray,tensorboard]' hypothesis mypy playwright pytest pytest-xdist ruff
+	$(RUN)pip install --quiet --editable '.[docs,flower,mlflow,onnx,privacy,ray,tensorboard]' hypothesis mypy playwright pytest pytest-xdist ruff
 	touch $@
 
 demo: $(VENV)/.ready ## Compare five ways to onboard clients on the embedded digits (a minute)
@@ -33,6 +33,9 @@ lint: $(VENV)/.tests ## Check style and types
 	$(RUN)ruff format --check .
 	$(RUN)mypy
 
+docs: $(VENV)/.tests ## Build the documentation into site/, strictly
+	NO_MKDOCS_2_WARNING=1 $(RUN)mkdocs build --strict
+
 bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/throughput.py
 	$(RUN)python benchmarks/throughput.py mlp convnet resnet8 resnet20 resnet18
@@ -44,4 +47,4 @@ fuzz: $(VENV)/.tests ## Send a million mutated messages to every door of a coord
 	$(RUN)python tests/fuzz.py --messages 1000000
 
 clean: ## Remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache
