@@ -16,7 +16,7 @@ import torch
 from pfeddsh.mechanisms import hypernet
 from pfeddsh.messages import Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Task
+from pfeddsh.methods.task import Task
 from pfeddsh.models.lenet import LeNet
 
 COHORT, ROUNDS, TURNS = 4, 12, 3

@@ -13,8 +13,8 @@ from pfeddsh.mechanisms import common, guard
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Task
 from pfeddsh.methods.pfeddsh import PFedDSH
+from pfeddsh.methods.task import Task
 from pfeddsh.models.lenet import LeNet
 from pfeddsh.storage.checkpoint import Checkpoints
 
@@ -192,7 +192,7 @@ class TestShare:
         """Between two models of noise lies one that it has trained."""
         federation = watched(rounds_first=40, sample_fraction=0.8, lr=0.05)
         method, client = federation.method, federation.plan.batch(1)[0]
-        noise = torch.randn(method.model.size, generator=torch.Generator().manual_seed(0))
+        noise = 10 * torch.randn(method.model.size, generator=torch.Generator().manual_seed(0))
         good = federation.state["common/1"]
         ends = {"before": good - better * noise, "trained": good + (1 - better) * noise}
         visit = federation.bench.visit(2, 0, client)

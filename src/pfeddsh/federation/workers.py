@@ -13,7 +13,7 @@ from pfeddsh.errors import UserError
 from pfeddsh.federation.forker import alive, dismiss, fork
 from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.messages import Memory, Message
-from pfeddsh.methods.base import Visit
+from pfeddsh.methods.task import Visit
 
 Reply = tuple[Message, Memory]
 
