@@ -158,7 +158,7 @@ def test_a_newcomer_of_frozen_fedavg_goes_on_from_its_own_model(reference):
     assert not torch.allclose(alone["theta"], tensors[f"private/{often}:theta"])
 
 
-def test_everyone_means_existing_clients_train_in_later_steps(tmp_path):
+def test_everyone_means_existing_clients_train_in_later_steps(tmp_path, all_states):
     out = tmp_path / "run"
     config = tiny("fedper", schedule="6+2", rounds_first=2, rounds_later=3, sample_fraction=0.5, later="everyone")
     run(config, out)

@@ -83,7 +83,7 @@ def test_the_best_step_serves_weights_nearer_to_the_trained_ones():
     assert torch.equal(best_step(state.tensors, e, torch.zeros_like(wanted)), torch.zeros(hypernet.EMBEDDING))
 
 
-def test_embed_only_trains_newcomers_and_leaves_everyone_else_to_the_bit(tmp_path):
+def test_embed_only_trains_newcomers_and_leaves_everyone_else_to_the_bit(tmp_path, all_states):
     config = tiny("pfedhn-embed-only", schedule="6+2", options=SMALL)
     results = run(config, tmp_path / "run")
     assert results["ri"] == [None, 0.0]

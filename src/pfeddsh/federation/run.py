@@ -87,6 +87,7 @@ def complete(bench: Workbench, out: Path, observers: Sequence[Observer], checkpo
         finally:
             engine.close()
         results = ledger.results(config, bench.dataset, time.monotonic() - began)
+        checkpoints.thin()
         write_text(out / "results.json", json.dumps(results, indent=1) + "\n")
         return results
 

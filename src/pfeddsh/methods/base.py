@@ -4,6 +4,7 @@ Server functions change the state in place; client functions are pure (message, 
 To add a method, write one file with a subclass and register it; see `fedper.py` for an example of thirty lines.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -33,6 +34,7 @@ class Method:
     judges: ClassVar[int] = 16  # existing clients that `question` goes to
     optional: ClassVar[frozenset[str]] = frozenset()  # of a card: what a client may keep to itself
     client_parts: ClassVar[tuple[str, ...]] = ()  # of the state: tensors `name/k` that are of client k alone
+    control = False  # its clients train alone: their accuracies are the local-only controls
     simulated = False  # set by who simulates clients: then there is nobody to protect, and noise must repeat
 
     def __init__(self, task: Task, options: Options) -> None:
@@ -224,7 +226,17 @@ class Method:
 
     def keep(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """The client's own step is closed: it keeps the model it is served. Asked unless existing clients follow."""
-        return Message(), guard.keep(self.followed(message, data, memory), memory)
+        return Message(), self._keeping(self.followed(message, data, memory), message, memory)
+
+    def _keeping(self, model: Served, message: Message, memory: Memory) -> Memory:
+        """The client keeps this model, and remembers which pooled statistics its own are mixed with."""
+        memory = guard.keep(model, memory)
+        return Memory(memory.tensors, memory.facts | {"kept_with": _pooled(message)}) if self.fresh else memory
+
+    def _still_served(self, kept: Served, message: Message, memory: Memory) -> bool:
+        """Whether a client that followed would have what it has kept: then its statistics need not be taken anew."""
+        known = self.fresh and memory.facts.get("kept_with") == _pooled(message) and self.gates(message) is None
+        return known and kept.gates is None and torch.equal(kept.theta, self.weights(message, memory))
 
     def receive(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """The client is offered a model, keeps the better of both by its own evidence, and says which that is."""
@@ -236,15 +248,19 @@ class Method:
             data.held_out,
             visit.evidence,
         )
-        return Message(facts={"accepted": accepted}), guard.keep(offered, memory) if accepted else memory
+        return Message(facts={"accepted": accepted}), self._keeping(offered, message, memory) if accepted else memory
 
     def score(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """How many of its own test images the client gets right now, and would if it followed what it is served."""
         images, labels = data.test
-        models = {"acc": self.followed(message, data, memory)}
-        if (kept := guard.kept(memory, self.prior(data))) is not None:
-            models = {"acc": kept, "acc_unguarded": models["acc"]}
-        correct = {rule: _right(self.logits(model, images, message), labels) for rule, model in models.items()}
+        kept = guard.kept(memory, self.prior(data))
+        if kept is not None and self._still_served(kept, message, memory):
+            correct = dict.fromkeys(("acc", "acc_unguarded"), _right(self.logits(kept, images, message), labels))
+        else:
+            models = {"acc": self.followed(message, data, memory)}
+            if kept is not None:
+                models = {"acc": kept, "acc_unguarded": models["acc"]}
+            correct = {rule: _right(self.logits(model, images, message), labels) for rule, model in models.items()}
         return Message(facts={"correct": correct, "count": len(labels)}), memory
 
     @torch.inference_mode()
@@ -257,6 +273,12 @@ class Method:
         self, theta: Tensor, examples: tuple[Tensor, Tensor], statistics: Tensor | None, gates: Tensor | None = None
     ) -> int:
         return _right(self.logits(Served(theta, statistics, gates), examples[0], Message()), examples[1])
+
+
+def _pooled(message: Message) -> str:
+    """The pooled statistics in a message, as a word; none, if there are none."""
+    found = message.tensors.get("statistics")
+    return "" if found is None else hashlib.sha256(found.cpu().numpy().tobytes()).hexdigest()
 
 
 def _right(logits: Tensor, labels: Tensor) -> int:
