@@ -38,12 +38,12 @@ docs: $(VENV)/.tests ## Build the documentation into site/, strictly
 
 bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/throughput.py
-	$(RUN)python benchmarks/throughput.py resnet8
+	$(RUN)python benchmarks/throughput.py mlp convnet resnet8 resnet20 resnet18
 	$(RUN)python benchmarks/hypernetwork.py
 	$(RUN)python benchmarks/live.py
 	$(RUN)python benchmarks/robust.py
 
-fuzz: $(VENV)/.tests ## Send a million mutated messages to every door of a coordinator (minutes)
+fuzz: $(VENV)/.tests ## Send a million mutated messages to every door of a coordinator (ten minutes)
 	$(RUN)python tests/fuzz.py --messages 1000000
 
 clean: ## Remove the environment and caches
