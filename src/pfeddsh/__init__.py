@@ -1,8 +1,8 @@
 """Onboarding without forgetting: personalised federated learning in which clients arrive in batches.
 
-    import pfeddsh
-    results = pfeddsh.run(pfeddsh.Config(dataset="digits", method="fedper"), "runs/first")
-    print(results["pa"], results["ri"])
+import pfeddsh
+results = pfeddsh.run(pfeddsh.Config(dataset="digits", method="fedper"), "runs/first")
+print(results["pa"], results["ri"])
 """
 
 from importlib import import_module
