@@ -41,7 +41,8 @@ TRACES = {"tensorboard": "tensorboard", "mlflow": "mlflow.json"}  # what each le
 
 def tracking(names: Sequence[str], config: Config, out: Path) -> "Tracking":
     """The trackers asked for, and those that already follow the run in `out`."""
-    config, trackers = complete(config), []
+    config = complete(config)
+    trackers = []
     for name in dict.fromkeys([*names, *(name for name, trace in TRACES.items() if (out / trace).exists())]):
         if name not in TRACKERS:
             raise unknown("tracker", name, TRACKERS)
