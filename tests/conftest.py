@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfeddsh.config import Config, build
+from pfeddsh.config import Config
+from pfeddsh.configure import build
 from pfeddsh.federation.run import run
-from pfeddsh.methods.base import Task
+from pfeddsh.methods.task import Task
+from pfeddsh.storage.checkpoint import Checkpoints
 from pfeddsh.storage.files import read_record
 
 TINY: dict[str, Any] = {
@@ -35,6 +37,12 @@ LONG = ("live_flower", "rivals", "compare", "run", "plugins", "hyperdsh", "pfedd
 def lacking(reason: str) -> NoReturn:
     """A program that a test needs is not there: fine on a laptop, a failure where all tests are meant to run."""
     pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+
+
+def pytest_configure() -> None:
+    """Test processes share the cores already: threads of each would only wait for those of the others."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
+    torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -105,7 +113,10 @@ def task() -> Task:
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
-    """Finished serial runs of the tiny configuration, computed once; tests must not write into their folders."""
+    """Finished serial runs of the tiny configuration, computed once; tests must not write into their folders.
+
+    Their states are those of the moment before they ended.
+    """
     folder = shared_folder(tmp_path_factory, "reference")
 
     def get(method: str = "fedavg", **changes: Any) -> Run:
@@ -116,6 +127,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another test process may be at it
             if (results := own / "run" / "results.json").exists():
                 return Run(own / "run", json.loads(results.read_text()))
-            return Run(own / "run", run(config, own / "run"))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Checkpoints, "thin", lambda self: None)
+                return Run(own / "run", run(config, own / "run"))
 
     return get
+
+
+@pytest.fixture
+def all_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs keep the states they would have continued from."""
+    monkeypatch.setattr(Checkpoints, "thin", lambda self: None)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import BASIC, assert_same_bits, comparable, events, final_tensors, tiny
 
-from pfeddsh.federation import engines, pool
+from pfeddsh.federation import engines, forker, pool
 from pfeddsh.federation import workers as workers_of_pools
 from pfeddsh.federation.run import run
 from pfeddsh.federation.workbench import CONTROL, Call, Workbench
@@ -63,10 +63,10 @@ def test_a_killed_worker_is_replaced_and_the_bits_stay_the_same(reference, tmp_p
 
 def test_workers_come_of_one_process_which_is_replaced_if_it_dies(bench):
     first = workers_of_pools.Worker(tiny())
-    forker = workers_of_pools._forkers[os.getpid()]._process
+    parent = forker._forkers[os.getpid()].pid
     first.close()
-    forker.kill()
-    forker.wait()
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
     again = workers_of_pools.Worker(tiny())
     call = Call("local", bench.visit(1, 0, 0), Message({"theta": bench.task.theta0}))
     assert again.run(call)[0].facts["samples"] == len(bench.parts.train[0])

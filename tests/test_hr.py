@@ -10,8 +10,8 @@ from torch import Tensor
 from pfeddsh.federation.run import run
 from pfeddsh.messages import BadMessage, Memory, Message
 from pfeddsh.methods import lennard_jones
-from pfeddsh.methods.base import Task, Visit
 from pfeddsh.methods.hr import HR, Settings
+from pfeddsh.methods.task import Task, Visit
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, encode
 from pfeddsh.models.lenet import STATISTICS
 from pfeddsh.storage.files import read_record
@@ -176,7 +176,7 @@ def snapshots(out) -> list[dict[str, Tensor]]:
     return [read_record(path).tensors for path in sorted((out / "state").glob("snapshot-*.safetensors"))]
 
 
-def test_a_whole_run_counts_decoder_centroids_and_codes(tmp_path):
+def test_a_whole_run_counts_decoder_centroids_and_codes(tmp_path, all_states):
     config = tiny("hr", schedule="6+2", rounds_first=3, rounds_later=3, options=SMALL)
     results = run(config, tmp_path / "run")
     visits = [3 * len(config.plan().cohort(step, 0)) for step in (1, 2)]
@@ -193,7 +193,7 @@ def test_a_whole_run_counts_decoder_centroids_and_codes(tmp_path):
         assert not torch.equal(before[f"state:{name}"], after[f"state:{name}"]), name
 
 
-def test_a_local_head_stays_with_its_client(tmp_path):
+def test_a_local_head_stays_with_its_client(tmp_path, all_states):
     config = tiny("hr-local-head", schedule="6+2", rounds_first=3, rounds_later=3, options=SMALL)
     results = run(config, tmp_path / "run")
     assert results["acc"][1][config.plan().batch(2)[0]] is not None

@@ -17,12 +17,12 @@ from pfeddsh.storage.checkpoint import Checkpoints
 TINY = {
     "method": "pfeddsh-paper-projection",
     "schedule": "6+2x2",
-    "rounds_first": 8,
-    "rounds_later": 5,
+    "rounds_first": 4,
+    "rounds_later": 3,
     "sample_fraction": 0.4,
 }
 
-SMALL = {"images": 40, "iterations": 10, "hidden": 64}
+SMALL = {"images": 20, "iterations": 4, "hidden": 16}
 
 
 def tiny(engine: str = "serial", **options) -> Config:
@@ -150,7 +150,7 @@ def test_serial_and_pool_agree_with_the_papers_replay(tmp_path):
 def test_around_a_common_model_every_protection_learns_and_offers_versions(protection, tmp_path):
     """The common model moves for everybody; what a deviation keeps is the protection's business."""
     config = Config(
-        **{**TINY, "method": "pfeddsh-hyper"}, engine="serial", options={"hidden": 64, "protection": protection}
+        **{**TINY, "method": "pfeddsh-hyper"}, engine="serial", options={"hidden": 16, "protection": protection}
     )
     federation = watch(config, tmp_path)
     state, first = federation.state, federation.plan.batch(1)[0]
@@ -198,7 +198,7 @@ def test_learning_rate_zero_leaves_everything_as_it_was(tmp_path):
     federation = Watched(config, tmp_path)
     federation._open(1)
     before = {name: tensor.clone() for name, tensor in federation.state.tensors.items()}
-    for round in range(8):
+    for round in range(TINY["rounds_first"]):
         federation._round(1, round)
     for name, tensor in before.items():
         assert torch.equal(tensor, federation.state[name]), name
@@ -222,20 +222,27 @@ def test_an_exhausted_projection_closes_the_rows_and_says_so(tmp_path):
         assert torch.allclose(model["theta"], served[-1][client]["theta"], rtol=0, atol=1e-6)
 
 
-def test_payload_is_the_model_down_and_its_change_up(tmp_path):
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory):
+    """A finished run behind the gate, in its folder."""
+    folder = tmp_path_factory.mktemp("gated") / "run"
+    run(tiny(protection="gate"), folder)
+    return folder
+
+
+def test_payload_is_the_model_down_and_its_change_up(tmp_path, gated):
     results = run(tiny(), tmp_path / "run")
     payload = results["payload_kib"]
     assert (payload["down"], payload["up"]) == (pytest.approx(242.21, abs=0.01), pytest.approx(242.21, abs=0.01))
     assert payload["once_down"] == 0 < payload["once_up"] < 2  # cards and statistics
-    gated = run(tiny(protection="gate"), tmp_path / "gate")
-    assert gated["payload_kib"]["up"] == pytest.approx(242.21 + 226 * 4 / 1024, abs=0.01)
+    behind = json.loads((gated / "results.json").read_text())
+    assert behind["payload_kib"]["up"] == pytest.approx(242.21 + 226 * 4 / 1024, abs=0.01)
 
 
-def test_capacity_says_what_each_step_takes_and_how_new_its_updates_are(tmp_path):
-    results = run(tiny(protection="gate"), tmp_path / "run")
+def test_capacity_says_what_each_step_takes_and_how_new_its_updates_are(gated):
+    results = json.loads((gated / "results.json").read_text())
     first, second, _ = results["capacity"]
     assert first["fc1"]["new"] == first["fc1"]["active"] == first["fc1"]["total"]
     assert second["fc1"]["total"] == first["fc1"]["total"] + second["fc1"]["new"]
     assert second["fc1"]["new"] >= 1
     assert first["fc1"]["novelty"] == len(tiny().plan().batch(1))  # with nothing taken yet, every update is new
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["capacity"] == results["capacity"]

@@ -70,3 +70,17 @@ def test_no_two_classes_share_a_name():
             if isinstance(node, ast.ClassDef) and node.name != "Settings" and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(module)
     assert {name: where for name, where in found.items() if len(where) > 1} == {}
+
+
+def test_a_configuration_knows_neither_methods_nor_federation():
+    graph, reached, ahead = imports(), set(), ["pfeddsh.config"]
+    while ahead:
+        reached |= (new := graph.get(ahead.pop(), set()) - reached)
+        ahead += new
+    assert "pfeddsh.models.registry" in reached, "the graph is real"
+    assert {package(module) for module in reached} & {"methods", "federation", "configure", "live"} == set()
+
+
+def test_only_models_name_the_default_network():
+    others = {name: path for name, path in modules().items() if package(name) != "models"}
+    assert [name for name, path in others.items() if "lenet" in path.read_text().lower()] == []

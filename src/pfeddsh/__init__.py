@@ -5,6 +5,7 @@ results = pfeddsh.run(pfeddsh.Config(dataset="digits", method="fedper"), "runs/f
 print(results["pa"], results["ri"])
 """
 
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pfeddsh.errors import UserError
 
 __all__ = ["Config", "UserError", "__version__", "report", "resume", "run"]
 __version__ = version("pfeddsh")
+import_module("pfeddsh.report")  # now, or loading it later would put the folder in place of the function below
 
 
 def run(config: Config, out: str | Path) -> dict[str, Any]:

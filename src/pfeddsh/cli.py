@@ -16,7 +16,7 @@ from rich.table import Column, Table
 
 import pfeddsh
 from pfeddsh.compare import cli as compare_cli
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.live import cli as live_cli
 from pfeddsh.live import edge_cli, leave_cli, operate_cli

@@ -30,7 +30,7 @@ class ProgressLine:
 
     def __init__(self, plan: Schedule, label: str, console: Console) -> None:
         self._plan, self._label, self._console = plan, label, console
-        self._total = sum(sum(plan.work(step)) for step in plan.steps)
+        self._total = sum(sum(plan.cost(step)) for step in plan.steps)
         self._start: float | None = None  # the work that was done before this process, in visits
         self._done, self._samples, self._refused = 0.0, 0, 0
         self._replays: list[float] = []  # seconds, of later steps
@@ -63,7 +63,7 @@ class ProgressLine:
 
     def _step(self, facts: dict[str, Any]) -> None:
         step = facts["step"]
-        self._done = sum(sum(self._plan.work(t)) for t in range(1, step + 1))
+        self._done = sum(sum(self._plan.cost(t)) for t in range(1, step + 1))
         self._replays += [facts["replay_seconds"]] if step > 1 else []
         ri = f", existing clients {facts['ri']:+.2f}" if facts["ri"] is not None else ""
         replay = f", replay {facts['replay_seconds']:.0f} s" if facts["replay_seconds"] >= 0.5 else ""
@@ -72,8 +72,8 @@ class ProgressLine:
 
     def _round(self, facts: dict[str, Any]) -> None:
         step, number = facts["step"], facts["round"] + 1
-        rounds, (visits, _) = self._plan.rounds(step), self._plan.work(step)
-        before = sum(sum(self._plan.work(t)) for t in range(1, step))
+        rounds, (visits, _) = self._plan.rounds(step), self._plan.cost(step)
+        before = sum(sum(self._plan.cost(t)) for t in range(1, step))
         self._done = before + visits * number / rounds
         if self._start is None:
             self._start = self._done - visits / rounds

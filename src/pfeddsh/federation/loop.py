@@ -72,7 +72,7 @@ class Federation:
     def alone(self, client: int) -> float:
         """The accuracy of a client's local-only control; waits for it."""
         known = self.ledger.local[client]
-        return accuracy(self.controls[client].result()[0]) if known is None else known
+        return accuracy((self.controls.get(client) or self._control(client)).result()[0]) if known is None else known
 
     # One step
 
@@ -208,6 +208,7 @@ class Federation:
         nobody: list[float | None] = [None] * self.plan.clients
         after = {rule: _filled(after.get(rule, nobody), before.get(rule, nobody)) for rule in before | after}
         self.ledger.add_step(before, after, seconds, accepted, self.method.capacity(self.state))
+        self._own_controls()
         self.tell("step", {"step": step, **self.ledger.step_facts(step)})
 
     def _consult(self, step: int, reports: dict[int, Message]) -> None:
@@ -267,12 +268,21 @@ class Federation:
 
     def _start_controls(self) -> None:
         """Every client's local-only control, independent of the federation: it fills idle cores."""
-        self.controls = {
-            client: self.engine.submit(Call(CONTROL, self.bench.visit(step, 0, client)), background=True)
-            for step in self.plan.steps
-            for client in self.plan.batch(step)
-            if self.ledger.local[client] is None
-        }
+        self._own_controls()
+        if not self.method.control:
+            clients = (client for step in self.plan.steps for client in self.plan.batch(step))
+            self.controls = {client: self._control(client) for client in clients if self.ledger.local[client] is None}
+
+    def _control(self, client: int) -> Future[Reply]:
+        visit = self.bench.visit(self.ledger.batch[client], 0, client)
+        return self.engine.submit(Call(CONTROL, visit), background=True)
+
+    def _own_controls(self) -> None:
+        """Where clients train alone, they are their own controls when their step ends."""
+        if self.method.control:
+            for step, row in enumerate(self.ledger.before, 1):
+                for client in self.plan.batch(step):
+                    self.ledger.local[client] = row[client]
 
     def _collect_controls(self) -> None:
         for client, future in self.controls.items():

@@ -60,9 +60,14 @@ class Checkpoints:
     def rewrite(self, moment: Moment, parts: Parts) -> None:
         """Write the whole state and keep nothing else: what was deleted in it must not stay in an older file."""
         self.snapshot(moment, parts)
+        self.thin()
+
+    def thin(self) -> None:
+        """Keep the last snapshot alone: of a run that is over, nothing else will be asked for."""
+        last = max(self._files("snapshot"), default=None)
         for kind in ("snapshot", "round"):
-            for other, path in self._files(kind).items():
-                if kind == "round" or other != moment:
+            for moment, path in self._files(kind).items():
+                if kind == "round" or moment != last:
                     path.unlink()
 
     def round(self, moment: Moment, parts: Parts) -> None:
