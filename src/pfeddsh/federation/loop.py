@@ -71,7 +71,10 @@ class Federation:
     def alone(self, client: int) -> float:
         """The accuracy of a client's local-only control; waits for it."""
         known = self.ledger.local[client]
-        return accuracy(self.controls[client].result()[0]) if known is None else known
+        if known is None:
+            self._tell_controls(over=True)
+            known = self.ledger.local[client] = accuracy(self.controls[client].result()[0])
+        return known
 
     # One step
 
@@ -255,6 +258,17 @@ class Federation:
             for client in self.plan.batch(step)
             if self.ledger.local[client] is None
         }
+        self._tell_controls()
+
+    def _tell_controls(self, over: bool = False) -> None:
+        """How many visits the controls still take, about; `over`: they are all that is left."""
+        visits = 0.0
+        for step in self.plan.steps:
+            batch = self.plan.batch(step)
+            open_ = [k for k in batch if self.ledger.local[k] is None and k in self.controls]
+            share = self.plan.rounds(step) * max(1, round(self.plan.sample_fraction * len(batch))) / len(batch)
+            visits += share * sum(not self.controls[k].done() for k in open_)
+        self.tell("controls", {"visits": visits, "over": over})
 
     def _collect_controls(self) -> None:
         for client, future in self.controls.items():
@@ -263,6 +277,7 @@ class Federation:
 
     def _snapshot(self, step: int, done: int) -> None:
         self._collect_controls()
+        self._tell_controls()
         self.checkpoints.snapshot((step, done), self._parts())
 
     def rewrite(self, moment: Moment) -> None:
