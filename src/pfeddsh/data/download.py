@@ -5,6 +5,7 @@ interrupted download leaves nothing that looks like a dataset, and the next one 
 """
 
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -45,14 +46,14 @@ class Shards:
         return found if all(found) else None
 
     def fetch(self, into: Path) -> Iterator[Path]:
-        from huggingface_hub import HfApi
-        from huggingface_hub.utils import logging
+        from huggingface_hub import HfApi, RepoFile
 
-        logging.set_verbosity_error()  # it tries again by itself; what is final is said below
+        logging.getLogger("huggingface_hub").setLevel("ERROR")  # it tries again by itself; what is final is said below
         hub = HfApi()
         listed = [
             entry for entry in hub.list_repo_tree(self.repo, self.folder, repo_type="dataset")
-            if entry.path.rpartition("/")[0] == self.folder and SHARD.fullmatch(entry.path.rpartition("/")[2])
+            if isinstance(entry, RepoFile)
+            and entry.path.rpartition("/")[0] == self.folder and SHARD.fullmatch(entry.path.rpartition("/")[2])
         ]  # fmt: skip
         if not listed:
             raise UserError(f"the hub has no {self.folder}/*.parquet in {self.repo}")
@@ -88,7 +89,7 @@ class Files:
     def fetch(self, into: Path) -> Iterator[Path]:
         import pooch
 
-        pooch.get_logger().setLevel("WARNING")
+        pooch.get_logger().setLevel("ERROR")
         for name, md5 in self.md5.items():
             yield Path(pooch.retrieve(self.url.format(name), f"md5:{md5}", name, into, progressbar=True))
 
