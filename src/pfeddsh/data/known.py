@@ -22,7 +22,8 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 class Known(Protocol):
     """A dataset that has a name."""
 
-    origin: Origin | None  # None: it comes with what is installed
+    @property
+    def origin(self) -> Origin | None: ...  # None: it comes with what is installed
 
     def source(self, name: str, data_dir: Path | None) -> Source: ...
 
