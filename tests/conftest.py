@@ -34,7 +34,9 @@ LONG = ("live_flower", "rivals", "compare", "run", "plugins", "hyperdsh", "pfedd
 
 def lacking(reason: str) -> NoReturn:
     """A program that a test needs is not there: fine on a laptop, a failure where all tests are meant to run."""
-    pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -30,7 +30,8 @@ from pfeddsh.live.coordinator.roster import Member, Roster
 from pfeddsh.live.coordinator.status import Refused
 from pfeddsh.live.exchange import Absent
 from pfeddsh.live.security.certs import fingerprint
-from pfeddsh.live.security.refusals import ERRORS, LOG, Watcher
+from pfeddsh.live.security.proxy import ERRORS, LOG
+from pfeddsh.live.security.refusals import Watcher
 from pfeddsh.live.transport import Node
 from pfeddsh.live.wire import encode
 from pfeddsh.messages import BadMessage, Message, Record

@@ -101,7 +101,7 @@ def test_the_images_are_pinned_run_without_root_and_hold_what_they_copy() -> Non
 
 def unit(path: Path) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters="=")
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.optionxform = str  # type: ignore[assignment]
     parser.read(path)
     return parser
 

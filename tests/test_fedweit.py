@@ -9,7 +9,7 @@ from pfeddsh.messages import BadMessage, Memory, Message
 from pfeddsh.methods.base import Options, Task, Visit
 from pfeddsh.methods.fedper import FedPer
 from pfeddsh.methods.fedweit import FedWeIT, Settings
-from pfeddsh.models.lenet import CHANNELS, GATES
+from pfeddsh.models.fast import CHANNELS, GATES
 from pfeddsh.models.training import cross_entropy
 
 PLAN = tiny().plan()

@@ -14,6 +14,7 @@ from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.messages import Memory
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Task
+from pfeddsh.methods.pfeddsh import PFedDSH
 from pfeddsh.models.lenet import LeNet
 from pfeddsh.storage.checkpoint import Checkpoints
 
@@ -142,6 +143,7 @@ def test_a_visit_leaves_part_of_its_change_and_earlier_ones_fade():
     options = {"rate": 0.5, "fade": 0.25}
     method = registry.create("pfeddsh", options, Task.create(3, 0))
     first, second = torch.randn(2, method.model.size, generator=torch.Generator().manual_seed(0))
+    assert isinstance(method, PFedDSH)
     memory = method.deviated(method.deviated(Memory(), first), second)
     assert torch.allclose(memory["deviation"], -0.5 * (0.75 * first + second), atol=1e-6)
 

@@ -76,6 +76,7 @@ def test_three_lines_of_python_do_the_same(reference, tmp_path):
     results = pfeddsh.run(tiny("fedavg"), str(tmp_path / "run"))
     assert comparable(results) == comparable(reference("fedavg").results)
     assert pfeddsh.resume(str(tmp_path / "run")) == results
+    assert "fedavg is the only method here" in (tmp_path / "run" / "report.html").read_text()
 
 
 # What a run refuses
