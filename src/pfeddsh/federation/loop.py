@@ -30,6 +30,7 @@ from pfeddsh.messages import (
 )
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.results.metrics import Row
+from pfeddsh.rng import numpy_stream
 from pfeddsh.storage.checkpoint import Checkpoints, Moment
 
 
@@ -185,6 +186,7 @@ class Federation:
                 if not withheld(report):  # by the client's own policy: then it is as if it had been away
                     self.tell("refused", {"step": step, "client": client, "reason": f"report refused: {error}"})
         if not self._frozen(step):
+            self._consult(step, reports)
             self.method.close_step(self.state, reports)
         newcomers = [k for k in self.plan.batch(step) if k not in self.ledger.absent]
         existing = [k for k in self.plan.onboarded(step) if k not in self.ledger.absent and k not in newcomers]
@@ -210,6 +212,22 @@ class Federation:
         after = {rule: _filled(after.get(rule, nobody), before.get(rule, nobody)) for rule in before | after}
         self.ledger.add_step(before, after, seconds, accepted, self.method.capacity(self.state))
         self.tell("step", {"step": step, **self.ledger.step_facts(step)})
+
+    def _consult(self, step: int, reports: dict[int, Message]) -> None:
+        """A few existing clients say, by a forward pass, what the method wants to know before it closes the step."""
+        question = self.method.question(self.state, reports)
+        existing = [k for k in self.plan.onboarded(step - 1) if k not in self.ledger.absent]
+        if question is None or not existing:
+            return
+        count = min(self.method.judges, len(existing))
+        drawn = numpy_stream(self.bench.config.seed, "judges", step).choice(len(existing), size=count, replace=False)
+        answers = {}
+        for client, (answer, _) in self._ask("judge", {existing[i]: question for i in sorted(drawn)}, step):
+            self.ledger.add_transfer(down=question.nbytes, up=answer.nbytes)
+            if "share" in answer.facts:  # else its own policy withholds it
+                answers[client] = answer
+        if told := self.method.decide(self.state, answers):
+            self.tell("version", {"step": step, **told})
 
     def _evaluate(self, step: int, clients: list[int]) -> dict[str, list[float | None]]:
         """Accuracy of these clients with the model they would be served now, under each rule the method has."""
