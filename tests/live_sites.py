@@ -86,7 +86,7 @@ def simulate(
     batches: list[tuple[int, ...]],
     paths: list[Path],
     folder: Path,
-    absent: set[tuple[int, int, int]] = frozenset(),  # type: ignore[assignment]
+    absent: set[tuple[int, int, int]] = frozenset(),
 ) -> Federation:
     """The same federation with the serial engine; `absent` names (step, round, client) whose uploads do not count."""
 
