@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := $(VENV)/bin/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo federation test coverage package lint bench fuzz clean
+.PHONY: help demo federation test coverage package lint docs bench fuzz clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,15 +43,18 @@ lint: $(VENV)/.tests ## Check style and types
 	$(RUN)ruff format --check .
 	$(RUN)mypy
 
+docs: $(VENV)/.tests ## Build the documentation into site/, strictly
+	NO_MKDOCS_2_WARNING=1 $(RUN)mkdocs build --strict
+
 bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/throughput.py
-	$(RUN)python benchmarks/throughput.py resnet8
+	$(RUN)python benchmarks/throughput.py mlp convnet resnet8 resnet20 resnet18
 	$(RUN)python benchmarks/hypernetwork.py
 	$(RUN)python benchmarks/live.py
 	$(RUN)python benchmarks/robust.py
 
-fuzz: $(VENV)/.tests ## Send a million mutated messages to every door of a coordinator (minutes)
+fuzz: $(VENV)/.tests ## Send a million mutated messages to every door of a coordinator (ten minutes)
 	$(RUN)python tests/fuzz.py --messages 1000000
 
 clean: ## Remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache

@@ -12,9 +12,10 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from pfeddsh.config import Config, build
+from pfeddsh.config import Config
+from pfeddsh.configure import build
 from pfeddsh.federation.run import run
-from pfeddsh.methods.base import Task
+from pfeddsh.methods.task import Task
 from pfeddsh.storage.files import read_record
 
 TINY: dict[str, Any] = {

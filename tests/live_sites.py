@@ -25,8 +25,9 @@ from pfeddsh.live.transport import Answer, Node, TransportError
 from pfeddsh.live.wire import decode, encode
 from pfeddsh.messages import Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Options, Task
 from pfeddsh.methods.local import Local
+from pfeddsh.methods.options import Options
+from pfeddsh.methods.task import Task
 from pfeddsh.storage.checkpoint import Checkpoints
 from pfeddsh.storage.files import read_record
 

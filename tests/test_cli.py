@@ -13,7 +13,7 @@ from conftest import comparable, tiny
 from PIL import Image
 
 from pfeddsh import cli
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.data.known import names
 from pfeddsh.methods.registry import METHODS
 from pfeddsh.storage.files import locked

@@ -80,6 +80,7 @@ def test_the_images_are_pinned_run_without_root_and_hold_what_they_copy() -> Non
     assert [name for _, name in stages] == ["build", "base", "site", "coordinator"]
     assert re.search(r"^ARG BASE=python:\d+\.\d+\.\d+-slim-\w+$", DOCKERFILE, re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
     torch = re.search(r"torch==([\d.]+)", (ROOT / "Makefile").read_text())
     assert torch and f"torch=={torch[1]} " in DOCKERFILE
     for name in ("site", "coordinator"):
@@ -93,7 +94,8 @@ def test_the_images_are_pinned_run_without_root_and_hold_what_they_copy() -> Non
         for source in line.split():
             assert (ROOT / source).exists() and f"!{source}" in ignored, source
     pinned = dict(line.split("==") for line in (DEPLOY / "docker" / "constraints.txt").read_text().splitlines()[1:])
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["flower"]]
+    assert '".[flower,privacy]"' in DOCKERFILE  # a site may have a budget
+    wanted = [*project["dependencies"], *(line for name in ("flower", "privacy") for line in extras[name])]
     names = {re.split(r"[=<>]", line)[0] for line in wanted} - {"torch"}
     assert names <= set(pinned)
     assert pinned["flwr"] == "1.41.0"

@@ -7,8 +7,8 @@ from test_methods_basic import Images, last_two_snapshots, memories
 
 from pfeddsh.messages import Memory
 from pfeddsh.methods import fedrep
-from pfeddsh.methods.base import Visit
 from pfeddsh.methods.fedrep import FedRep, Settings, two_passes
+from pfeddsh.methods.task import Visit
 from pfeddsh.models.lenet import STATISTICS
 from pfeddsh.models.training import sgd_epoch
 

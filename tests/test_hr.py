@@ -10,8 +10,8 @@ from torch import Tensor
 from pfeddsh.federation.run import run
 from pfeddsh.messages import BadMessage, Memory, Message
 from pfeddsh.methods import lennard_jones
-from pfeddsh.methods.base import Task, Visit
 from pfeddsh.methods.hr import HR, Settings
+from pfeddsh.methods.task import Task, Visit
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, encode
 from pfeddsh.models.lenet import STATISTICS, LeNet
 from pfeddsh.storage.files import read_record

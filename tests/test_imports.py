@@ -80,3 +80,17 @@ def test_the_public_interface_is_documented_and_typed():
         assert entry.__doc__, name
         if inspect.isfunction(entry):
             assert entry.__annotations__.keys() == inspect.signature(entry).parameters.keys() | {"return"}, name
+
+
+def test_a_configuration_knows_neither_methods_nor_federation():
+    graph, reached, ahead = imports(), set(), ["pfeddsh.config"]
+    while ahead:
+        reached |= (new := graph.get(ahead.pop(), set()) - reached)
+        ahead += new
+    assert "pfeddsh.models.registry" in reached, "the graph is real"
+    assert {package(module) for module in reached} & {"methods", "federation", "configure", "live"} == set()
+
+
+def test_only_models_name_the_default_network():
+    others = {name: path for name, path in modules().items() if package(name) != "models"}
+    assert [name for name, path in others.items() if "lenet" in path.read_text().lower()] == []

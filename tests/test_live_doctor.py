@@ -4,14 +4,18 @@ import datetime
 import importlib.metadata
 import shutil
 import socket
+import ssl
 import subprocess
+import threading
 from collections import namedtuple
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import lacking
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from edge_processes import until
@@ -19,6 +23,7 @@ from live_sites import TINY
 from typer.testing import CliRunner
 
 from pfeddsh.cli import app
+from pfeddsh.errors import UserError
 from pfeddsh.live.coordinator.config import build, save
 from pfeddsh.live.doctor import certificates, coordinator, machine, network, site
 from pfeddsh.live.doctor.findings import Finding
@@ -155,7 +160,7 @@ def test_a_site_is_told_what_keeps_it_away(place: Path) -> None:
 def test_both_sides_of_the_door(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nginx as it is: a site gets through by the right name, and sees a wrong CA and a wrong clock."""
     if shutil.which("nginx") is None:
-        pytest.skip("needs Debian's package nginx-light")
+        lacking("needs Debian's package nginx-light")
     server, home = place / "server", place / "north"
     port = free_port()
     proxy.write(server, f"127.0.0.1:{port}")
@@ -181,6 +186,33 @@ def test_both_sides_of_the_door(place: Path, monkeypatch: pytest.MonkeyPatch) ->
     finally:
         nginx.terminate()
         nginx.wait()
+
+
+@pytest.mark.parametrize(("days", "said"), [(2, "is not valid yet by this"), (-4000, "has expired by this")])
+def test_a_clock_that_is_off_is_named_where_a_certificate_does_not_fit_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch, days: int, said: str
+) -> None:
+    """The certificate is of another time, which looks to a site as if its own clock were off."""
+    real = datetime.datetime.now
+    other = SimpleNamespace(now=lambda tz: real(tz) + datetime.timedelta(days=days))
+    moved = SimpleNamespace(datetime=other, UTC=datetime.UTC, timedelta=datetime.timedelta)
+    with monkeypatch.context() as patch:
+        patch.setattr(certs, "datetime", moved)
+        certs.make(place / "other")
+    tls = place / "other" / "tls"
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tls / "server.pem", tls / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            with suppress(OSError), listening.accept()[0] as caller, context.wrap_socket(caller, server_side=True):
+                pass
+
+        server = threading.Thread(target=answer)
+        server.start()
+        with pytest.raises(UserError, match=f"{said} machine's clock, which says {real(datetime.UTC):%Y-%m-%d}"):
+            network.knock(f"localhost:{listening.getsockname()[1]}", tls / "ca.crt")
+        server.join()
 
 
 def test_the_command_ends_with_one_if_something_would_stop_it(place: Path) -> None:

@@ -16,8 +16,8 @@ from pfeddsh.live.transport import TransportError
 from pfeddsh.mechanisms import projection
 from pfeddsh.messages import Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Task
 from pfeddsh.methods.hyperdsh import HyperDSH
+from pfeddsh.methods.task import Task
 
 PAPER = {"hidden": 32, "images": 20, "iterations": 2, "replay": "paper"}
 

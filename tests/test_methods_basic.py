@@ -7,10 +7,12 @@ from conftest import assert_same_bits, events, final_tensors, tiny
 from pfeddsh.federation.run import run
 from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.messages import Memory, Message
-from pfeddsh.methods.base import Options, Task, Visit, pooled
+from pfeddsh.methods.base import pooled
 from pfeddsh.methods.fedavg import FedAvg, weighted_mean
 from pfeddsh.methods.fedper import FedPer
 from pfeddsh.methods.local import Local
+from pfeddsh.methods.options import Options
+from pfeddsh.methods.task import Task, Visit
 from pfeddsh.storage.files import read_record
 
 PLAN = tiny().plan()

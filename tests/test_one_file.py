@@ -25,7 +25,7 @@ def tiny(classes, shape):
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes))
 '''
 ASKED = """
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.data.known import names
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.mechanisms.protection import Unprotected

@@ -8,9 +8,9 @@ from conftest import tiny
 from pfeddsh.federation.run import run
 from pfeddsh.mechanisms.hypernet import EMBEDDING
 from pfeddsh.messages import Memory
-from pfeddsh.methods.base import Task, Visit
 from pfeddsh.methods.odpfl_hn import ODPFLHN
 from pfeddsh.methods.pefll import PeFLL, Settings, constants
+from pfeddsh.methods.task import Task, Visit
 from pfeddsh.storage.files import read_record
 
 SMALL = {"hidden": 32}

@@ -13,8 +13,8 @@ from pfeddsh.mechanisms import common, guard
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Task
 from pfeddsh.methods.pfeddsh import PFedDSH
+from pfeddsh.methods.task import Task
 from pfeddsh.models.lenet import LeNet
 from pfeddsh.storage.checkpoint import Checkpoints
 

@@ -8,9 +8,9 @@ from pfeddsh.federation.run import run
 from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.mechanisms import hypernet
 from pfeddsh.messages import Message
-from pfeddsh.methods.base import Task
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.pfedhn import PFedHN, Settings, best_step
+from pfeddsh.methods.task import Task
 from pfeddsh.models.lenet import STATISTICS
 from pfeddsh.storage.files import read_record
 

@@ -8,7 +8,7 @@ from conftest import comparable, final_tensors, tiny
 from scipy import stats
 
 from pfeddsh.commands.options import configure
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import run
 from pfeddsh.mechanisms import accounting

@@ -14,7 +14,8 @@ import torch
 from conftest import BASIC, assert_same_bits, comparable, events, final_tensors, tiny
 
 import pfeddsh
-from pfeddsh.config import Config, build
+from pfeddsh.config import Config
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import resume, run
 from pfeddsh.messages import Memory, Message

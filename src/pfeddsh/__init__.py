@@ -8,6 +8,7 @@ This module is the public interface: runs (`Config`, `run`, `resume`, `report`),
 method of one's own is made of (`Method`, `Message`, `Memory`, `State`). A mistake of the user raises `UserError`.
 """
 
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ __all__ = [
     "run",
 ]
 __version__ = version("pfeddsh")
+import_module("pfeddsh.report")  # now, or loading it later would put the folder in place of the function below
 
 
 def run(config: Config, out: str | Path) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""The complete description of a run: what a TOML file, the command line and Python all turn into."""
+"""The description of a run: what a TOML file, the command line and Python all turn into.
+
+It knows no method: what a method presets is filled in by `configure`.
+"""
 
 import json
 from pathlib import Path
@@ -16,13 +19,12 @@ from pydantic import (
 )
 
 from pfeddsh import plugins
-from pfeddsh.errors import UserError, unknown
+from pfeddsh.errors import UserError
 from pfeddsh.mechanisms.guard import Evidence, Existing
 from pfeddsh.mechanisms.privacy import Protection
-from pfeddsh.methods import registry
 from pfeddsh.models import registry as networks
 from pfeddsh.schedule import Sampling, Schedule, parse
-from pfeddsh.values import WrongValue, checked, explained
+from pfeddsh.values import WrongValue, explained, unknown_key
 
 # Keys that are no part of the protocol: results tell them on their own, or do not depend on them.
 APART = frozenset(
@@ -128,38 +130,27 @@ class Config(BaseModel):
     @classmethod
     def _explained(cls, values: Any, handler: ModelWrapValidatorHandler["Config"]) -> "Config":
         """`Config(mehtod=...)` in Python is told in one line too."""
-        for key in values if isinstance(values, dict) else ():
-            if key not in cls.model_fields:
-                raise WrongValue(str(unknown("key", key, cls.model_fields)))
+        if isinstance(values, dict) and (wrong := unknown_key(cls, values)):
+            raise WrongValue(wrong)
         try:
             return handler(values)
         except ValidationError as error:
             raise WrongValue(explained(error)) from None
 
-    @field_validator("model", mode="before")
+    @field_validator("method", "model", mode="before")
     @classmethod
     def _referred_to(cls, value: Any) -> Any:
-        """A factory is kept as a reference to it: workers, and who resumes the run, must find it too."""
+        """A class or factory is kept as a reference to it: workers, and who resumes the run, must find it too."""
         return plugins.reference(value) if callable(value) else value
 
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, values: Any) -> Any:
-        """Presets of the method and the small protocol of the digits fill in what is not given."""
+        """The small protocol of the digits fills in what is not given."""
         if not isinstance(values, dict):
             return values
-        if isinstance(values.get("method"), type):
-            values = {**values, "method": plugins.reference(values["method"])}
-        if not isinstance(values.get("method", ""), str):
-            return values
-        if not isinstance(values.get("options", {}), dict):
-            return values
         values = (DEMO if values.get("dataset", "digits") == "digits" else {}) | values
-        values |= {"order": _names_in_file(values["order"])} if isinstance(values.get("order"), str) else {}
-        entry = registry.find(values.get("method", "pfeddsh"))
-        values.setdefault("later", entry.later)
-        values.setdefault("existing", entry.existing)
-        return {**values, "options": entry.options(values.get("options", {}))}
+        return values | ({"order": _names_in_file(values["order"])} if isinstance(values.get("order"), str) else {})
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Config":
@@ -174,15 +165,6 @@ class Config(BaseModel):
         if self.engine != "serial":
             plugins.importable_elsewhere(self.method)
             plugins.importable_elsewhere(self.model)
-        if self.later == "frozen-head" and registry.find(self.method).method.whole_only:
-            raise UserError(f"later = frozen-head: {self.method} has a training of its own, of the whole model")
-        if self.privacy.on and not registry.find(self.method).method.sends_changes:
-            raise UserError(
-                f"privacy: {self.method} sends more than a change of what it downloads, or that of no client; it "
-                "cannot be clipped (docs/privacy.md says which methods can)"
-            )
-        if self.options.get("finetune") and self.existing == "follow":
-            raise UserError("options.finetune: only a client that keeps its model can tune it; set existing = keep")
         return self
 
     def plan(self) -> Schedule:
@@ -212,8 +194,3 @@ def _names_in_file(order: str) -> str | tuple[str, ...]:
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise UserError(f"order = {order}: expected seed, names, a list, or a file of client names ({error})") from None
     return tuple(line.strip() for line in lines if line.strip())
-
-
-def build(values: dict[str, Any], where: str = "configuration") -> Config:
-    """A checked configuration, or an error that names each wrong key and the nearest valid one."""
-    return checked(Config, values, where)

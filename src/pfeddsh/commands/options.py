@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pfeddsh.config import Config, build
+from pfeddsh.config import Config
+from pfeddsh.configure import build
 from pfeddsh.values import override, read
 
 

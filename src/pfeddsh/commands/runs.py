@@ -26,7 +26,7 @@ from pfeddsh.commands.options import (
     method_names,
     model_names,
 )
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.plugins import file_name
 from pfeddsh.schedule import parse_rounds

@@ -15,7 +15,7 @@ from pfeddsh.compare.cache import open_cache
 from pfeddsh.compare.job import Job
 from pfeddsh.compare.keys import code, stops
 from pfeddsh.compare.sharing import SharedCheckpoints
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation import engines
 from pfeddsh.federation.loop import accuracy

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from pfeddsh.config import Config, build
+from pfeddsh.config import Config
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation

@@ -26,7 +26,7 @@ from pfeddsh.config import Config
 from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.messages import Memory, Message
-from pfeddsh.methods.base import Visit
+from pfeddsh.methods.task import Visit
 from pfeddsh.plugins import python_path
 
 Reply = tuple[Message, Memory]

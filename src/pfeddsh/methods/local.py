@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, PriorAware, Visit
+from pfeddsh.methods.base import Method
+from pfeddsh.methods.options import PriorAware
+from pfeddsh.methods.task import ClientData, Visit
 
 
 class Local(Method):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pfeddsh import methods, plugins
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.mechanisms.guard import Existing
-from pfeddsh.methods.base import Method, Task
+from pfeddsh.methods.base import Method
 from pfeddsh.methods.central import Central
 from pfeddsh.methods.ditto import Ditto
 from pfeddsh.methods.fedavg import FedAvg
@@ -29,6 +29,7 @@ from pfeddsh.methods.odpfl_hn import ODPFLHN
 from pfeddsh.methods.pefll import PeFLL
 from pfeddsh.methods.pfeddsh import PFedDSH
 from pfeddsh.methods.pfedhn import PFedHN
+from pfeddsh.methods.task import Task
 from pfeddsh.values import checked
 
 

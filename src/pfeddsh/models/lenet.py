@@ -48,6 +48,7 @@ class LeNet:
     classes: int
     shape = SHAPE
     norms = (6, 16)
+    memory_format = torch.channels_last
     scales = ()  # its normalisations have no affine part
 
     @cached_property
