@@ -4,10 +4,10 @@ PYTHON ?= python3
 RUN := $(VENV)/bin/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo federation test lint docs bench peers fuzz clean
+.PHONY: help demo federation test coverage package lint docs bench peers fuzz clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -20,7 +20,7 @@ $(VENV)/.ready: pyproject.toml | $(VENV)/bin/pip
 	touch $@
 
 $(VENV)/.tests: pyproject.toml | $(VENV)/bin/pip
-	$(INSTALL) '.[docs,flower,mlflow,onnx,privacy,ray,tensorboard]' hypothesis mypy playwright pytest pytest-xdist ruff
+	$(INSTALL) '.[dev]'
 	touch $(VENV)/.ready $@
 
 demo: $(VENV)/.ready ## Compare five ways to onboard clients on the embedded digits (a minute)
@@ -31,6 +31,16 @@ federation: $(VENV)/.ready ## Show live onboarding on Flower: a coordinator and 
 
 test: $(VENV)/.tests ## Run all tests
 	$(RUN)pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+coverage: $(VENV)/.tests ## Run all tests, and show which lines none of them runs
+	$(RUN)pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term
+
+package: $(VENV)/.tests ## Build wheel and sdist, and install the wheel into an empty environment (minutes)
+	rm -rf dist && $(RUN)hatchling build
+	$(PYTHON) -m venv --clear dist/empty
+	dist/empty/bin/pip install --quiet torch==2.13.0
+	dist/empty/bin/pip install --quiet dist/*.whl
+	cd dist && empty/bin/pfeddsh --version && empty/bin/pfeddsh run --rounds 1 --schedule 4+1 --out empty/run
 
 lint: $(VENV)/.tests ## Check style and types
 	$(RUN)ruff check .

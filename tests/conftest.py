@@ -1,6 +1,5 @@
 """What the tests share: a tiny configuration, finished runs of it, and comparisons that leave out the clock."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from pfeddsh.config import Config
@@ -36,7 +36,9 @@ LONG = ("live_flower", "rivals", "compare", "run", "plugins", "hyperdsh", "pfedd
 
 def lacking(reason: str) -> NoReturn:
     """A program that a test needs is not there: fine on a laptop, a failure where all tests are meant to run."""
-    pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def pytest_configure() -> None:
@@ -123,8 +125,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
         config = tiny(method, **changes)
         own = folder / hashlib.sha256(config.toml().encode()).hexdigest()[:16]
         own.mkdir(exist_ok=True)
-        with (own / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another test process may be at it
+        with FileLock(own / ".lock"):  # another test process may be at it
             if (results := own / "run" / "results.json").exists():
                 return Run(own / "run", json.loads(results.read_text()))
             with pytest.MonkeyPatch.context() as patch:

@@ -27,7 +27,8 @@ from pfeddsh.live.coordinator.admission import Admission
 from pfeddsh.live.coordinator.roster import Roster
 from pfeddsh.live.coordinator.status import Refused
 from pfeddsh.live.security.certs import fingerprint
-from pfeddsh.live.security.refusals import ERRORS, LOG, Watcher
+from pfeddsh.live.security.proxy import ERRORS, LOG
+from pfeddsh.live.security.refusals import Watcher
 from pfeddsh.live.transport import Node
 from pfeddsh.messages import Message, Record
 from pfeddsh.storage.files import Damaged, digest, read_record, write_record

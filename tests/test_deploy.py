@@ -86,8 +86,8 @@ def test_the_images_are_pinned_run_without_root_and_hold_what_they_copy() -> Non
     for name in ("site", "coordinator"):
         stage = DOCKERFILE.split(f" AS {name}\n")[1].split("\nFROM ")[0]
         assert re.findall(r"^USER (\S+)$", stage, re.MULTILINE)[-1] == "10001:10001"
-        accept(yaml.safe_load(re.search(r"^CMD (\[.*\])$", stage, re.MULTILINE)[1]))  # type: ignore[index]
-        check = yaml.safe_load(re.search(r"^HEALTHCHECK .* CMD (\[.*\])$", stage, re.MULTILINE)[1])  # type: ignore[index]
+        accept(yaml.safe_load(re.search(r"^CMD (\[.*\])$", stage, re.MULTILINE)[1]))
+        check = yaml.safe_load(re.search(r"^HEALTHCHECK .* CMD (\[.*\])$", stage, re.MULTILINE)[1])
         compile(check[2], name, "exec")
     ignored = (DEPLOY / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
     for line in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE):
@@ -103,7 +103,7 @@ def test_the_images_are_pinned_run_without_root_and_hold_what_they_copy() -> Non
 
 def unit(path: Path) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters="=")
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.optionxform = str
     parser.read(path)
     return parser
 

@@ -9,9 +9,10 @@ from conftest import BASIC, assert_same_bits, comparable, events, final_tensors,
 
 from pfeddsh.federation import engines, forker, pool
 from pfeddsh.federation import workers as workers_of_pools
+from pfeddsh.federation.pool import Pool
 from pfeddsh.federation.run import run
 from pfeddsh.federation.workbench import CONTROL, Call, Workbench
-from pfeddsh.federation.workers import WorkerError
+from pfeddsh.federation.workers import WorkerError, pack, unpack
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods.fedavg import FedAvg
 
@@ -75,7 +76,7 @@ def test_workers_come_of_one_process_which_is_replaced_if_it_dies(bench):
 
 
 def test_an_error_in_a_worker_carries_the_call_and_the_workers_traceback(bench):
-    hired = engines.Pool(tiny(engine="pool", workers=1))
+    hired = Pool(tiny(engine="pool", workers=1))
     try:
         good = Call("local", bench.visit(2, 3, 5), Message({"theta": bench.task.theta0}))
         bad = Call("local", bench.visit(2, 3, 5), Message({"tehta": bench.task.theta0}))
@@ -121,7 +122,7 @@ def test_serial_background_work_waits_until_it_is_asked_for(bench):
 
 def test_a_call_survives_packing(bench):
     call = Call("local", bench.visit(2, 1, 7), Message({"theta": torch.ones(3)}), Memory({"head": torch.zeros(2)}))
-    again = engines.unpack(engines.pack(call))
+    again = unpack(pack(call))
     assert (again.job, again.visit) == (call.job, call.visit)
     assert_same_bits(again.message.tensors, call.message.tensors)
     assert_same_bits(again.memory.tensors, call.memory.tensors)

@@ -10,7 +10,7 @@ from pfeddsh.methods.fedper import FedPer
 from pfeddsh.methods.fedweit import FedWeIT, Settings
 from pfeddsh.methods.options import Options
 from pfeddsh.methods.task import Task, Visit
-from pfeddsh.models.lenet import CHANNELS, GATES
+from pfeddsh.models.fast import CHANNELS, GATES
 from pfeddsh.models.training import cross_entropy
 
 PLAN = tiny().plan()

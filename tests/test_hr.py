@@ -13,7 +13,7 @@ from pfeddsh.methods import lennard_jones
 from pfeddsh.methods.hr import HR, Settings
 from pfeddsh.methods.task import Task, Visit
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, encode
-from pfeddsh.models.lenet import STATISTICS
+from pfeddsh.models.lenet import STATISTICS, LeNet
 from pfeddsh.storage.files import read_record
 
 SMALL = {"codes": 20, "replay_steps": 2, "replay_batch": 8}
@@ -90,6 +90,7 @@ def test_classes_nobody_holds_are_placed_as_well():
 
 def test_the_encoder_is_lenet_up_to_fc2_without_its_relu():
     task = Task.create(10, 0)
+    assert isinstance(task.model, LeNet)
     images = Images().train[0]
     p = task.model.views(task.theta0)
     codes = encode(task.model, task.theta0[task.model.body], images)

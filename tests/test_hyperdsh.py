@@ -169,8 +169,9 @@ def test_around_a_common_model_every_protection_learns_and_offers_versions(prote
 def test_without_protection_the_trunk_keeps_training(tmp_path):
     config = tiny(protection="none")
     federation = Watched(config, tmp_path)
-    assert not federation.method.frozen_trunk
-    assert Watched(tiny(), tmp_path / "other").method.frozen_trunk
+    assert isinstance(federation.method, HyperDSH) and not federation.method.frozen_trunk
+    other = Watched(tiny(), tmp_path / "other").method
+    assert isinstance(other, HyperDSH) and other.frozen_trunk
 
 
 def test_a_malformed_card_is_refused_and_the_step_goes_on(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """`pfeddsh doctor`: what is well is ok, and every fault that can be made here is found, with what to do."""
 
 import datetime
+import importlib.metadata
 import shutil
 import socket
 import ssl
@@ -127,10 +128,10 @@ def test_files_that_cannot_be_used_are_found(place: Path) -> None:
 
 def test_a_full_disk_and_a_foreign_flower_stop_both_sides(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 1000, 1000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 1000, 1000))
     assert "only 1.0 kB are free" in said(machine.folder(place), "stop")[0]
-    real = machine.importlib.metadata.version
-    monkeypatch.setattr(machine.importlib.metadata, "version", lambda name: "1.0" if name == "flwr" else real(name))
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.0" if name == "flwr" else real(name))
     assert "needs Flower 1.41.0" in said(machine.versions(), "stop")[0]
 
 

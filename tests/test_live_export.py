@@ -24,7 +24,8 @@ from pfeddsh.live.site.model import read_model
 from pfeddsh.live.site.predict import find_images, predict
 from pfeddsh.messages import Record
 from pfeddsh.models import registry
-from pfeddsh.models.lenet import GATES, LeNet
+from pfeddsh.models.fast import GATES
+from pfeddsh.models.lenet import LeNet
 from pfeddsh.storage.files import write_record
 
 NAMES = ["cat", "dog", "owl", "fox", "hen"]

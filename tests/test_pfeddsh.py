@@ -143,6 +143,7 @@ def test_a_visit_leaves_part_of_its_change_and_earlier_ones_fade():
     options = {"rate": 0.5, "fade": 0.25}
     method = registry.create("pfeddsh", options, Task.create(3, 0))
     first, second = torch.randn(2, method.model.size, generator=torch.Generator().manual_seed(0))
+    assert isinstance(method, PFedDSH)
     memory = method.deviated(method.deviated(Memory(), first), second)
     assert torch.allclose(memory["deviation"], -0.5 * (0.75 * first + second), atol=1e-6)
 

@@ -49,66 +49,74 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     dataset: str = Field(
-        "digits", description="a known name, a folder of class or client folders, an .npz or a .parquet file"
+        default="digits", description="a known name, a folder of class or client folders, an .npz or a .parquet file"
     )
-    method: str = Field("pfeddsh", description="see `pfeddsh methods`; or an own one, as package.module:Class")
-    schedule: str = Field("80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2; all: natural clients, at once")
-    seed: int = Field(0, ge=0)
+    method: str = Field(default="pfeddsh", description="see `pfeddsh methods`; or an own one, as package.module:Class")
+    schedule: str = Field(
+        default="80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2; all: natural clients, at once"
+    )
+    seed: int = Field(default=0, ge=0)
     partition: str = Field(
-        "dirichlet", description="dirichlet, iid, classes=k, or natural: the clients that the data name"
+        default="dirichlet", description="dirichlet, iid, classes=k, or natural: the clients that the data name"
     )
     order: str | tuple[str, ...] = Field(
-        "seed",
+        default="seed",
         description="in which natural clients join: drawn (seed), by their names (names), as a list of them says, or "
         "a file with one a line",
     )
     image_size: int = Field(
-        0, ge=0, le=4096, description="side of images for models that take any; 0: their own, 256 at most"
+        default=0, ge=0, le=4096, description="side of images for models that take any; 0: their own, 256 at most"
     )
     resize: Literal["pad", "crop"] = Field(
-        "pad", description="how images get their size: pad with black, or crop the longer side"
+        default="pad", description="how images get their size: pad with black, or crop the longer side"
     )
-    skip_unreadable: bool = Field(False, description="go on without images that cannot be read")
-    alpha: float = Field(0.1, gt=0, allow_inf_nan=False, description="Dirichlet concentration; smaller is more skewed")
-    rounds_first: int = Field(200, ge=1)
-    rounds_later: int = Field(100, ge=1)
-    sample_fraction: float = Field(0.05, gt=0, le=1)
+    skip_unreadable: bool = Field(default=False, description="go on without images that cannot be read")
+    alpha: float = Field(
+        default=0.1, gt=0, allow_inf_nan=False, description="Dirichlet concentration; smaller is more skewed"
+    )
+    rounds_first: int = Field(default=200, ge=1)
+    rounds_later: int = Field(default=100, ge=1)
+    sample_fraction: float = Field(default=0.05, gt=0, le=1)
     sampling: Sampling = Field(
-        "random", description="who trains in a round: drawn anew in each, or everyone in turn, in random order"
+        default="random", description="who trains in a round: drawn anew in each, or everyone in turn, in random order"
     )
-    local_epochs: int = Field(1, ge=1)
-    lr: float = Field(0.01, ge=0, allow_inf_nan=False)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    batch_size: int = Field(32, ge=2)
+    local_epochs: int = Field(default=1, ge=1)
+    lr: float = Field(default=0.01, ge=0, allow_inf_nan=False)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    batch_size: int = Field(default=32, ge=2)
     later: Literal["newcomers", "frozen", "frozen-head", "everyone"] = Field(
-        "newcomers",
+        default="newcomers",
         description="who trains the shared state after step 1: newcomers (Investigation I), nobody: newcomers only "
         "fine-tune for themselves (frozen, Investigation II; frozen-head: their last layer alone), or everyone (an "
         "oracle the setting forbids)",
     )
     existing: Existing = Field(
-        "follow",
+        default="follow",
         description="clients whose step is over: are served the current state (follow), keep the model of its end "
         "(keep), or keep the better of what they have and what they would be served (guard)",
     )
     evidence: Evidence = Field(
-        "shifted",
+        default="shifted",
         description="what a client judges offers by: the loss on its training images (loss), on the same flipped and "
         "shifted (shifted), or images that were set aside (held-out)",
     )
-    hold_out: float = Field(0.0, ge=0, le=0.5, description="share of each client's training images that is set aside")
-    engine: Literal["serial", "pool", "ray"] = Field(
-        "pool", description="where work is done: this process, worker processes, or a Ray cluster (RAY_ADDRESS)"
+    hold_out: float = Field(
+        default=0.0, ge=0, le=0.5, description="share of each client's training images that is set aside"
     )
-    workers: int = Field(0, ge=0, description="workers of the pool or on Ray; 0 means one per core")
-    data_dir: Path | None = Field(None, description="where datasets lie; else PFEDDSH_DATA, else the user's cache")
+    engine: Literal["serial", "pool", "ray"] = Field(
+        default="pool", description="where work is done: this process, worker processes, or a Ray cluster (RAY_ADDRESS)"
+    )
+    workers: int = Field(default=0, ge=0, description="workers of the pool or on Ray; 0 means one per core")
+    data_dir: Path | None = Field(
+        default=None, description="where datasets lie; else PFEDDSH_DATA, else the user's cache"
+    )
     model: str = Field(
-        networks.DEFAULT,
+        default=networks.DEFAULT,
         description="see `pfeddsh models`, or package.module:factory, or file.py:factory; from Python, a callable",
     )
-    init: Path | None = Field(None, description="a safetensors file with the weights to begin with")
+    init: Path | None = Field(default=None, description="a safetensors file with the weights to begin with")
     device: str = Field(
-        "auto",
+        default="auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
         description="where clients train: cpu, cuda or cuda:n; auto is cuda if there is a GPU",
     )

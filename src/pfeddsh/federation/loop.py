@@ -72,7 +72,11 @@ class Federation:
     def alone(self, client: int) -> float:
         """The accuracy of a client's local-only control; waits for it."""
         known = self.ledger.local[client]
-        return accuracy((self.controls.get(client) or self._control(client)).result()[0]) if known is None else known
+        if known is None:
+            self._tell_controls(over=True)
+            control = self.controls.get(client) or self._control(client)
+            known = self.ledger.local[client] = accuracy(control.result()[0])
+        return known
 
     # One step
 
@@ -272,6 +276,7 @@ class Federation:
         if not self.method.control:
             clients = (client for step in self.plan.steps for client in self.plan.batch(step))
             self.controls = {client: self._control(client) for client in clients if self.ledger.local[client] is None}
+        self._tell_controls()
 
     def _control(self, client: int) -> Future[Reply]:
         visit = self.bench.visit(self.ledger.batch[client], 0, client)
@@ -284,6 +289,16 @@ class Federation:
                 for client in self.plan.batch(step):
                     self.ledger.local[client] = row[client]
 
+    def _tell_controls(self, over: bool = False) -> None:
+        """How many visits the controls still take, about; `over`: they are all that is left."""
+        visits = 0.0
+        for step in self.plan.steps:
+            batch = self.plan.batch(step)
+            open_ = [k for k in batch if self.ledger.local[k] is None and k in self.controls]
+            share = self.plan.rounds(step) * max(1, round(self.plan.sample_fraction * len(batch))) / len(batch)
+            visits += share * sum(not self.controls[k].done() for k in open_)
+        self.tell("controls", {"visits": visits, "over": over})
+
     def _collect_controls(self) -> None:
         for client, future in self.controls.items():
             if future.done():
@@ -291,6 +306,7 @@ class Federation:
 
     def _snapshot(self, step: int, done: int) -> None:
         self._collect_controls()
+        self._tell_controls()
         self.checkpoints.snapshot((step, done), self._parts())
 
     def rewrite(self, moment: Moment) -> None:

@@ -14,7 +14,7 @@ PATIENCE = 10  # rounds without a single good upload
 
 
 class Observer(Protocol):
-    """`kind` is round, step, refused or warning."""
+    """`kind` is round, step, refused, warning, or controls: what clients' training alone still takes."""
 
     def event(self, kind: str, facts: dict[str, Any]) -> None: ...
 
@@ -37,6 +37,8 @@ class EventLog:
         self._file = path.open("a")
 
     def event(self, kind: str, facts: dict[str, Any]) -> None:
+        if kind == "controls":  # a forecast, and no fact of the run
+            return
         try:
             self._file.write(json.dumps({"event": kind, **facts}) + "\n")
             self._file.flush()
