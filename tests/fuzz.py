@@ -209,12 +209,12 @@ def main():
     torch.set_num_threads(1)
     began = time.monotonic()
 
-    def tell(done, faults):
-        if done % 100_000 == 0 or len(faults) > tell.told:
-            print(f"{done:>9,} messages, {time.monotonic() - began:.0f} s, {len(faults)} faults", flush=True)
-            tell.told = len(faults)
+    told = [0]  # faults
 
-    tell.told = 0
+    def tell(done, faults):
+        if done % 100_000 == 0 or len(faults) > told[0]:
+            print(f"{done:>9,} messages, {time.monotonic() - began:.0f} s, {len(faults)} faults", flush=True)
+            told[0] = len(faults)
 
     memory = Path("/dev/shm")  # it is no disk that is tested
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from pfeddsh import config
 from pfeddsh.cli import app
-from pfeddsh.data import datasets
+from pfeddsh.data import known
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")] + sorted((ROOT / "docs").glob("*.md"))
@@ -156,7 +156,7 @@ def folder(tmp_path, monkeypatch):
     np.savez(tmp_path / "sites.npz", **made_up_sites())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setitem(datasets._REGISTRY, "cifar10", datasets._REGISTRY["digits"])
+    monkeypatch.setitem(known.KNOWN, "cifar10", known.KNOWN["digits"])
     yield tmp_path
     sys.modules.pop("mymethod", None)
 

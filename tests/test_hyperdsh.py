@@ -199,7 +199,7 @@ def test_learning_rate_zero_leaves_everything_as_it_was(tmp_path):
     federation = Watched(config, tmp_path)
     federation._open(1)
     before = {name: tensor.clone() for name, tensor in federation.state.tensors.items()}
-    for round in range(TINY["rounds_first"]):
+    for round in range(config.rounds_first):
         federation._round(1, round)
     for name, tensor in before.items():
         assert torch.equal(tensor, federation.state[name]), name

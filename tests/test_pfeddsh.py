@@ -168,12 +168,12 @@ class TestShare:
         state = watch(tiny("pfeddsh", options={"share": 1.0}), tmp_path).state
         assert torch.equal(state["trained/3"], state["common/3"])
 
-    def test_if_nobody_is_asked_it_is_the_number_of_newcomers_for_each_existing_client(self, watched):
-        state = watched(options={"ask": False}).state
+    def test_by_default_it_is_the_number_of_newcomers_for_each_existing_client(self, watched):
+        state = watched().state
         expected = state["common/2"] + 0.25 * (state["trained/3"] - state["common/2"])  # 2 beside 8
         assert torch.allclose(state["common/3"], expected, atol=1e-7)
 
-    def test_by_default_it_is_what_most_existing_clients_find_best(self, monkeypatch, tmp_path):
+    def test_asked_it_is_what_most_existing_clients_find_best(self, monkeypatch, tmp_path):
         answers = []
 
         def judge(self, message, data, memory, visit):
@@ -182,7 +182,7 @@ class TestShare:
             return Message(facts={"share": 0.5 if len(answers) % 3 else 1.0}), memory
 
         monkeypatch.setattr(PFedDSH, "judge", judge)
-        federation = watch(tiny("pfeddsh"), tmp_path)
+        federation = watch(tiny("pfeddsh-asked"), tmp_path)
         asked = [client for step, client in answers if step == 3]
         assert sorted(asked) == sorted(federation.plan.onboarded(2))
         state = federation.state

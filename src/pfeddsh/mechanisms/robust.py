@@ -60,7 +60,7 @@ def aggregate(
 def bound(memory: dict[str, Any], norms: list[float]) -> float:
     """The median norm of this round and the last ones of the step; at its beginning, at most the largest ever."""
     known = [*norms, *memory["norms"]]
-    median = statistics.median_low(known)
+    median: float = statistics.median_low(known)
     if memory["peak"] is not None and not memory["norms"]:
         median = min(median, memory["peak"])
     memory["norms"] = [*memory["norms"], *(min(norm, median) for norm in norms)][-RECENT:]

@@ -45,7 +45,7 @@ class AroundCommon(Normalised, PriorAware):
         ge=0,
         le=1,
         description="of what a later step changes in the common model, how much existing clients are offered; none: "
-        "what some of them find best, or, if they are not asked, newcomers per existing client, the whole at most",
+        "newcomers per existing client, the whole at most, or, with `ask`, what some of them find best",
     )
     newcomer_share: float = Field(
         0.5, ge=0, le=1, description="the same for the step's newcomers: how far beyond that version theirs lies"
@@ -69,7 +69,7 @@ class Settings(AroundCommon):
     rate: float = Field(0.1, ge=0, description="of the deviation: the part of a visit's change that a client keeps")
     fade: float = Field(0.3, ge=0, le=1, description="how much of its deviation a client forgets at each visit")
     ask: bool = Field(
-        True, description="ask some existing clients, who need not train for it, how far to follow a step"
+        False, description="let some existing clients say, by a forward pass, how far their version follows a step"
     )
 
 
