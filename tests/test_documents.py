@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from pfeddsh import config
 from pfeddsh.cli import app
-from pfeddsh.data import known
+from pfeddsh.data.known import KNOWN
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")] + sorted((ROOT / "docs").glob("*.md"))
@@ -24,7 +24,7 @@ CODE = re.compile(r"^```[^\n]*\n(.*?)^```|((?:^ {4}[^\n]*\n)+)", re.MULTILINE | 
 INLINE = re.compile(r"`(pfeddsh [^`]+)`")
 SMALL = {"rounds_first": 1, "rounds_later": 1, "engine": "serial"}
 CHEAP = {"methods", "models", "data", "cache", "certs", "keygen", "report", "run", "resume"}
-COSTLY = {"--track"}  # MLflow and TensorBoard are run by test_tracking.py
+COSTLY = {"--track", "download"}  # run by test_tracking.py and, against a server of its own, test_data_download.py
 
 
 class Command(NamedTuple):
@@ -156,7 +156,7 @@ def folder(tmp_path, monkeypatch):
     np.savez(tmp_path / "sites.npz", **made_up_sites())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setitem(known.KNOWN, "cifar10", known.KNOWN["digits"])
+    monkeypatch.setitem(KNOWN, "cifar10", KNOWN["digits"])
     yield tmp_path
     sys.modules.pop("mymethod", None)
 
