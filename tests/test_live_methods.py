@@ -82,8 +82,8 @@ def test_a_site_uses_the_model_that_was_measured(tmp_path, paths, method):
             run.step(step, 0)
     for site, path, measured in zip(sites, paths, run.ledger.acc[-1], strict=True):
         data = load(str(path), class_names=tuple(CLASSES), shape=(3, 32, 32))
-        answers = read_model(site.home).probabilities(torch.from_numpy(data.x_test)).argmax(1)
-        assert measured == 100 * int((answers == torch.from_numpy(data.y_test)).sum()) / len(data.y_test)
+        answers = read_model(site.home).probabilities(torch.tensor(data.x_test)).argmax(1)
+        assert measured == 100 * int((answers == torch.tensor(data.y_test)).sum()) / len(data.y_test)
 
 
 @pytest.mark.parametrize("method", REFUSED)
