@@ -14,8 +14,10 @@ from torch import Tensor
 
 from pfeddsh.config import Config, build
 from pfeddsh.federation.run import run
+from pfeddsh.messages import bundle
 from pfeddsh.methods.base import Task
 from pfeddsh.storage.files import read_record
+from pfeddsh.storage.store import Store
 
 TINY: dict[str, Any] = {
     "schedule": "6+2x2",
@@ -79,7 +81,15 @@ def events(out: Path) -> list[dict[str, Any]]:
 
 def final_tensors(out: Path) -> dict[str, Tensor]:
     """State and memories at the end of a run."""
-    return read_record(max((out / "state").glob("snapshot-*.safetensors"))).tensors
+    return snapshot_tensors(max((out / "state").glob("snapshot-*.safetensors")))
+
+
+def snapshot_tensors(path: Path) -> dict[str, Tensor]:
+    """State and memories as of one snapshot."""
+    record = read_record(path)
+    store = Store(path.parent / "clients")
+    store.adopt(record.facts.get("store", {"packs": []})["packs"])
+    return record.tensors | bundle({key: own for key, own in store.items() if not key.startswith("rows/")}).tensors
 
 
 def assert_same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:

@@ -230,7 +230,7 @@ def test_what_a_killed_process_left_half_written_is_cleared_away(unfinished):
 
 def test_snapshots_within_a_step_do_not_change_the_results(reference, tmp_path, monkeypatch):
     out = shutil.copytree(reference("fedper").out, tmp_path / "run")
-    for path in [out / "results.json", out / "events.jsonl", *(out / "state").iterdir()]:
+    for path in [out / "results.json", out / "events.jsonl", *(out / "state").rglob("*.*")]:
         path.unlink()
     monkeypatch.setattr(Checkpoints, "due", lambda *_: True)
     assert_same_end(out, reference("fedper"))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import tiny
+from conftest import snapshot_tensors, tiny
 
 from pfeddsh.federation.run import run
 from pfeddsh.mechanisms.hypernet import EMBEDDING
@@ -11,7 +11,6 @@ from pfeddsh.messages import Memory
 from pfeddsh.methods.base import Task, Visit
 from pfeddsh.methods.odpfl_hn import ODPFLHN
 from pfeddsh.methods.pefll import PeFLL, Settings, constants
-from pfeddsh.storage.files import read_record
 
 SMALL = {"hidden": 32}
 VISIT = Visit(seed=0, step=1, round=0, client=0, lr=0.05)
@@ -133,7 +132,7 @@ def test_a_whole_run_counts_the_embedding_network_both_ways(name, channels, tmp_
     }
     assert all(value is not None for value in results["pa_zero_shot"])
     before, after = (
-        read_record(p).tensors for p in sorted((tmp_path / "run" / "state").glob("snapshot-*.safetensors"))
+        snapshot_tensors(p) for p in sorted((tmp_path / "run" / "state").glob("snapshot-*.safetensors"))
     )
     assert not torch.equal(before["state:eta"], after["state:eta"])  # newcomers go on training it
     for k in config.plan().batch(1):

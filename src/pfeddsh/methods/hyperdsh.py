@@ -209,6 +209,10 @@ class HyperDSH(pfeddsh.PFedDSH):
         state.tensors |= {f"replayed/{k}": offer["theta"].clone() for k, offer in offers.items()}
         return offers
 
+    def offer(self, state: State) -> Message | None:
+        """A version comes with a deviation that the server makes for each."""
+        return None
+
     def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         models = super().personal(state, clients)
         for client, model in models.items():

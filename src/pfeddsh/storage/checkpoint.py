@@ -2,7 +2,8 @@
 
 A snapshot is the whole state at a moment; the journal holds what the clients sent in each round since. Aggregation is
 deterministic, so state = snapshot + journal, and a round costs a write of its uploads, not of a 127 MB hypernetwork.
-The last two snapshots stay, with the journal since the older, so that a damaged one does not matter.
+The last two snapshots stay, with the journal since the older, so that a damaged one does not matter. What clients
+keep lies in a store beside them, of which a snapshot names the files: it costs what changed, however many there are.
 """
 
 import re
@@ -12,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pfeddsh.errors import UserError
-from pfeddsh.messages import Parts, bundle, unbundle
-from pfeddsh.storage.files import Damaged, read_record, write_record
+from pfeddsh.messages import Parts, Record, bundle, unbundle
+from pfeddsh.storage.files import Damaged, read_facts, read_record, write_record
+from pfeddsh.storage.store import Store
 
+STORE = "store"  # the part of a snapshot that names the packs of the store
+OWN = ("memory", "private", "offer", "rows")  # kinds of records that lie there
 Moment = tuple[int, int]  # (step, rounds of it that are done); (t, 0) means step t-1 is closed and t not yet open
 
 
@@ -25,11 +29,14 @@ class Checkpoints:
     folder: Path
     interval: float = 60.0  # seconds between snapshots within a step
     strict: bool = False  # refuse to begin anew where every snapshot is damaged, and a journal with a gap
+    whole: bool = False  # snapshots hold the store's records themselves, for others to take
     _last: float = 0.0
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left in self.folder.glob(".*.tmp"):  # half-written when a process was killed; we hold the folder's lock
+        self.store = Store(self.folder / "clients")
+        self._named: dict[Path, list[str]] = {}  # the packs of each snapshot
+        for left in self.folder.rglob(".*.tmp"):  # half-written when a process was killed; we hold the folder's lock
             left.unlink()
         self._last = time.monotonic()
 
@@ -48,14 +55,27 @@ class Checkpoints:
         return time.monotonic() - self._last > self.interval
 
     def snapshot(self, moment: Moment, parts: Parts) -> None:
-        """Write the whole state; forget what is older than the snapshot before."""
-        write_record(self._path("snapshot", moment), bundle(parts))
+        """Write the state and what changed in the store; forget what is older than the snapshot before."""
+        packs = [] if self.whole else self.store.flush()
+        own = dict(self.store) if self.whole else {STORE: Record(facts={"packs": packs})}
+        path = self._path("snapshot", moment)
+        write_record(path, bundle({**parts, **own}))
+        self._named[path] = packs
         keep = list(self._files("snapshot"))[-2:]
         for kind in ("snapshot", "round"):
             for old, path in self._files(kind).items():
                 if old < keep[0]:
-                    path.unlink()
+                    self._remove(path)
+        self._sweep()
         self._last = time.monotonic()
+
+    def _remove(self, path: Path) -> None:
+        path.unlink()
+        self._named.pop(path, None)
+
+    def _sweep(self) -> None:
+        """Remove what no snapshot refers to."""
+        self.store.sweep(pack for packs in self._named.values() for pack in packs)
 
     def rewrite(self, moment: Moment, parts: Parts) -> None:
         """Write the whole state and keep nothing else: what was deleted in it must not stay in an older file."""
@@ -63,7 +83,8 @@ class Checkpoints:
         for kind in ("snapshot", "round"):
             for other, path in self._files(kind).items():
                 if kind == "round" or other != moment:
-                    path.unlink()
+                    self._remove(path)
+        self._sweep()
 
     def round(self, moment: Moment, parts: Parts) -> None:
         """Write what one round brought; `moment` is the one after it. One lost to a power cut is computed again."""
@@ -75,17 +96,29 @@ class Checkpoints:
 
     def latest(self) -> tuple[Moment, Parts] | None:
         """The newest snapshot that is whole; damaged ones are named in a warning and passed over."""
-        for moment, path in reversed(self._files("snapshot").items()):
+        files = self._files("snapshot")
+        self._named = {path: _packs(path) for path in files.values()}
+        for moment, path in reversed(files.items()):
+            older = next((self._named[other] for at, other in files.items() if at < moment), [])
             try:
-                return moment, _parts(path)
+                return moment, self._opened(path, older)
             except Damaged as error:
-                warnings.warn(f"{error}; using the checkpoint before it", stacklevel=2)
+                warnings.warn(f"{path}: {error}; using the checkpoint before it", stacklevel=2)
         if self.strict and self._files("snapshot"):
             raise UserError(
                 f"{self.folder}: every snapshot is damaged, so nobody knows what was served; restore the folder from a "
                 "backup (to begin anew, use a new folder)"
             )
         return None
+
+    def _opened(self, path: Path, older: list[str]) -> Parts:
+        """The parts of a snapshot; its store is ours now. Packs that the snapshot before had too are not read again."""
+        parts = _parts(path)
+        self.store.adopt(parts.pop(STORE, Record(facts={"packs": []})).facts["packs"], sure=older)
+        for key in [key for key in parts if key.partition("/")[0] in OWN]:
+            self.store[key] = parts.pop(key)
+        self._sweep()
+        return parts
 
     def recorded(self, moment: Moment) -> Parts | None:
         """What the journal has of the round that led to `moment`; None if it is to be computed again."""
@@ -97,6 +130,14 @@ class Checkpoints:
         except Damaged as error:
             warnings.warn(f"{error}; computing that round again", stacklevel=2)
             return None
+
+
+def _packs(path: Path) -> list[str]:
+    """The packs that a snapshot names; none if it is damaged."""
+    try:
+        return list(unbundle(Record(facts=read_facts(path))).get(STORE, Record(facts={"packs": []})).facts["packs"])
+    except (Damaged, KeyError, TypeError, AttributeError):
+        return []
 
 
 def _parts(path: Path) -> Parts:
