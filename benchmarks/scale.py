@@ -1,4 +1,4 @@
-"""What a step of 100 newcomers costs with 1,000, 10,000 and 100,000 clients registered: `scale.py [COUNTS] [--turns N]`.
+"""What a step of 100 newcomers costs when 1,000 to 100,000 clients are registered: `scale.py [COUNTS] [--turns N]`.
 
 The registered clients are not trained: their memories, the ledger and the state are put together as they would be, and
 written as a snapshot. From there a process takes in 100 newcomers, 20 rounds of 10, and times its parts; another is
@@ -192,7 +192,7 @@ def main() -> None:
 def report(turns: dict[int, list[dict[str, float]]]) -> None:
     found = {n: {part: statistics.median(t[part] for t in told) for part in told[0]} for n, told in turns.items()}
     least = min(found)
-    print("| registered | open, s | round, ms | snapshot, ms | close, s | resume after kill -9, s | memory, bytes a client |")
+    print("| registered | open, s | round, ms | snapshot, ms | close, s | resume, s | memory, bytes a client |")
     print("|---:|---:|---:|---:|---:|---:|---:|")
     for n, t in found.items():
         each = f"{(t['memory'] - found[least]['memory']) / (n - least):,.0f}" if n > least else ""
@@ -201,7 +201,9 @@ def report(turns: dict[int, list[dict[str, float]]]) -> None:
             f"| {t['resume']:.1f} | {each} |"
         )
     most = found[max(found)]
-    ratios = ", ".join(f"{part} {most[part] / found[least][part]:.2f}" for part in ("open", "round", "snapshot", "close"))
+    ratios = ", ".join(
+        f"{part} {most[part] / found[least][part]:.2f}" for part in ("open", "round", "snapshot", "close")
+    )
     print(f"\n{max(found):,} against {least:,} registered: {ratios}")
 
 

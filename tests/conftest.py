@@ -17,6 +17,7 @@ from pfeddsh.federation.run import run
 from pfeddsh.messages import bundle
 from pfeddsh.methods.base import Task
 from pfeddsh.storage.files import read_record
+from pfeddsh.storage.settled import Settled
 from pfeddsh.storage.store import Store
 
 TINY: dict[str, Any] = {
@@ -87,9 +88,11 @@ def final_tensors(out: Path) -> dict[str, Tensor]:
 def snapshot_tensors(path: Path) -> dict[str, Tensor]:
     """State and memories as of one snapshot."""
     record = read_record(path)
-    store = Store(path.parent / "clients")
-    store.adopt(record.facts.get("store", {"packs": []})["packs"])
-    return record.tensors | bundle({key: own for key, own in store.items() if not key.startswith("rows/")}).tensors
+    beside = record.facts.get("store", {"packs": [], "settled": {}})
+    store, settled = Store(path.parent / "clients"), Settled(path.parent / "settled")
+    store.adopt(beside["packs"])
+    own = bundle({key: own for key, own in store.items() if not key.startswith("rows/")})
+    return record.tensors | own.tensors | {f"state:{k}": settled.read(v) for k, v in beside["settled"].items()}
 
 
 def assert_same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:

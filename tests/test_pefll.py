@@ -131,9 +131,7 @@ def test_a_whole_run_counts_the_embedding_network_both_ways(name, channels, tmp_
         "once_up": pytest.approx(2 * descriptor),  # card and report
     }
     assert all(value is not None for value in results["pa_zero_shot"])
-    before, after = (
-        snapshot_tensors(p) for p in sorted((tmp_path / "run" / "state").glob("snapshot-*.safetensors"))
-    )
+    before, after = (snapshot_tensors(p) for p in sorted((tmp_path / "run" / "state").glob("snapshot-*.safetensors")))
     assert not torch.equal(before["state:eta"], after["state:eta"])  # newcomers go on training it
     for k in config.plan().batch(1):
         assert torch.equal(before[f"state:e/{k}"], after[f"state:e/{k}"])

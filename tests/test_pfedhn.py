@@ -86,9 +86,7 @@ def test_embed_only_trains_newcomers_and_leaves_everyone_else_to_the_bit(tmp_pat
     config = tiny("pfedhn-embed-only", schedule="6+2", options=SMALL)
     results = run(config, tmp_path / "run")
     assert results["ri"] == [None, 0.0]
-    before, after = (
-        snapshot_tensors(p) for p in sorted((tmp_path / "run" / "state").glob("snapshot-*.safetensors"))
-    )
+    before, after = (snapshot_tensors(p) for p in sorted((tmp_path / "run" / "state").glob("snapshot-*.safetensors")))
     newcomers = {f"state:e/{k}" for k in config.plan().batch(2)}
     for name, tensor in before.items():
         assert torch.equal(tensor, after[name]), name

@@ -54,7 +54,7 @@ class Federation:
         self.state: State = self.method.init()
         self.memories: MutableMapping[int, Memory] = Own(checkpoints.store, "memory")
         self.controls: dict[int, Future[Reply]] = {}
-        self.private: MutableMapping[int, Message] = Own(checkpoints.store, "private")  # what newcomers keep to themselves once the shared state is frozen
+        self.private: MutableMapping[int, Message] = Own(checkpoints.store, "private")  # of newcomers, where frozen
         self.waiting: MutableMapping[int, Message] = Own(checkpoints.store, "offer")  # by step: some have not seen it
         self.rows: MutableMapping[int, Record] = Own(checkpoints.store, "rows")  # of the ledger, by step
         self.moment = self._restore()
@@ -333,6 +333,7 @@ class Federation:
         else:
             facts = self.ledger.brief()
             self.rows.update(self.ledger.changed())
+            self.checkpoints.settle(self.state, self.method.settled(self.state))
         return {"state": self.state, "ledger": Record(facts=facts)} | self.clients.save()
 
     def _restore(self) -> Moment:

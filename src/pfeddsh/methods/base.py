@@ -214,6 +214,10 @@ class Method:
         """Improve models without calling any client; what comes back is offered to these clients (`receive`)."""
         return {}
 
+    def settled(self, state: State) -> list[str]:
+        """Tensors of the state that will never change again: snapshots need not write them again."""
+        return []
+
     def offer(self, state: State) -> Message | None:
         """What all existing clients alike are offered after the step just closed; None: each a model of its own."""
         return None

@@ -9,15 +9,19 @@ keep lies in a store beside them, of which a snapshot names the files: it costs 
 import re
 import time
 import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pfeddsh.errors import UserError
-from pfeddsh.messages import Parts, Record, bundle, unbundle
+from pfeddsh.messages import Parts, Record, State, bundle, unbundle
 from pfeddsh.storage.files import Damaged, read_facts, read_record, write_record
+from pfeddsh.storage.settled import Settled
 from pfeddsh.storage.store import Store
 
-STORE = "store"  # the part of a snapshot that names the packs of the store
+STORE = "store"  # the part of a snapshot that names the packs of the store, and the files of settled tensors
+NOTHING: dict[str, Any] = {"packs": [], "settled": {}}  # what a snapshot that holds everything names
 OWN = ("memory", "private", "offer", "rows")  # kinds of records that lie there
 Moment = tuple[int, int]  # (step, rounds of it that are done); (t, 0) means step t-1 is closed and t not yet open
 
@@ -34,8 +38,9 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.store = Store(self.folder / "clients")
-        self._named: dict[Path, list[str]] = {}  # the packs of each snapshot
+        self.store, self._settled = Store(self.folder / "clients"), Settled(self.folder / "settled")
+        self._files_of: dict[str, str] = {}  # of settled tensors of the state, by name
+        self._named: dict[Path, list[str]] = {}  # the files beside it that each snapshot needs
         for left in self.folder.rglob(".*.tmp"):  # half-written when a process was killed; we hold the folder's lock
             left.unlink()
         self._last = time.monotonic()
@@ -56,11 +61,14 @@ class Checkpoints:
 
     def snapshot(self, moment: Moment, parts: Parts) -> None:
         """Write the state and what changed in the store; forget what is older than the snapshot before."""
-        packs = [] if self.whole else self.store.flush()
-        own = dict(self.store) if self.whole else {STORE: Record(facts={"packs": packs})}
         path = self._path("snapshot", moment)
-        write_record(path, bundle({**parts, **own}))
-        self._named[path] = packs
+        if self.whole:
+            write_record(path, bundle({**parts, **self.store}))
+        else:
+            moving = self._moving(parts["state"])
+            told = {"packs": self.store.flush(), "settled": self._files_of}
+            write_record(path, bundle({**parts, "state": moving, STORE: Record(facts=told)}))
+            self._named[path] = _files(told)
         keep = list(self._files("snapshot"))[-2:]
         for kind in ("snapshot", "round"):
             for old, path in self._files(kind).items():
@@ -69,13 +77,26 @@ class Checkpoints:
         self._sweep()
         self._last = time.monotonic()
 
+    def settle(self, state: State, names: Iterable[str]) -> None:
+        """These tensors will not change again: they move out of memory and of the snapshots to come."""
+        for name in [] if self.whole else names:
+            if name not in self._files_of:
+                self._files_of[name], state[name] = self._settled.write(state[name])
+
+    def _moving(self, state: State) -> State:
+        """The state without what is settled; what has been deleted from it is forgotten here too."""
+        self._files_of = {name: file for name, file in self._files_of.items() if name in state}
+        return State({name: part for name, part in state.tensors.items() if name not in self._files_of}, state.facts)
+
     def _remove(self, path: Path) -> None:
         path.unlink()
         self._named.pop(path, None)
 
     def _sweep(self) -> None:
         """Remove what no snapshot refers to."""
-        self.store.sweep(pack for packs in self._named.values() for pack in packs)
+        named = {file for files in self._named.values() for file in files}
+        self.store.sweep(named)
+        self._settled.sweep(named | set(self._files_of.values()))
 
     def rewrite(self, moment: Moment, parts: Parts) -> None:
         """Write the whole state and keep nothing else: what was deleted in it must not stay in an older file."""
@@ -97,7 +118,7 @@ class Checkpoints:
     def latest(self) -> tuple[Moment, Parts] | None:
         """The newest snapshot that is whole; damaged ones are named in a warning and passed over."""
         files = self._files("snapshot")
-        self._named = {path: _packs(path) for path in files.values()}
+        self._named = {path: _named(path) for path in files.values()}
         for moment, path in reversed(files.items()):
             older = next((self._named[other] for at, other in files.items() if at < moment), [])
             try:
@@ -114,7 +135,11 @@ class Checkpoints:
     def _opened(self, path: Path, older: list[str]) -> Parts:
         """The parts of a snapshot; its store is ours now. Packs that the snapshot before had too are not read again."""
         parts = _parts(path)
-        self.store.adopt(parts.pop(STORE, Record(facts={"packs": []})).facts["packs"], sure=older)
+        told = parts.pop(STORE, Record(facts=NOTHING)).facts
+        self.store.adopt(told["packs"], sure=older)
+        self._files_of = dict(told["settled"])
+        for name, file in self._files_of.items():
+            parts["state"][name] = self._settled.read(file)
         for key in [key for key in parts if key.partition("/")[0] in OWN]:
             self.store[key] = parts.pop(key)
         self._sweep()
@@ -132,12 +157,16 @@ class Checkpoints:
             return None
 
 
-def _packs(path: Path) -> list[str]:
-    """The packs that a snapshot names; none if it is damaged."""
+def _named(path: Path) -> list[str]:
+    """The files that a snapshot needs; none if it is damaged."""
     try:
-        return list(unbundle(Record(facts=read_facts(path))).get(STORE, Record(facts={"packs": []})).facts["packs"])
+        return _files(read_facts(path).get(STORE, NOTHING))
     except (Damaged, KeyError, TypeError, AttributeError):
         return []
+
+
+def _files(told: Mapping[str, Any]) -> list[str]:
+    return [*told["packs"], *told["settled"].values()]
 
 
 def _parts(path: Path) -> Parts:

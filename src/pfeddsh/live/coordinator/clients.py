@@ -240,6 +240,7 @@ class LiveClients:
     def serve_returned(self) -> None:
         """End steps and hand over offers to clients that are online again; measure those that have answered."""
         self.exchange.check()
+        self.status.catch_up(self.federation.ledger)
         federation, acc = self.federation, self.federation.ledger.acc
         for job, client, step, reply in self.catch_up.run():
             if isinstance(reply, str):
