@@ -39,6 +39,7 @@ bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/hypernetwork.py
 	$(RUN)python benchmarks/live.py
 	$(RUN)python benchmarks/robust.py
+	$(RUN)python benchmarks/scale.py
 
 fuzz: $(VENV)/.tests ## Send a million mutated messages to every door of a coordinator (minutes)
 	$(RUN)python tests/fuzz.py --messages 1000000

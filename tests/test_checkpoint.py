@@ -234,3 +234,11 @@ def test_snapshots_within_a_step_do_not_change_the_results(reference, tmp_path, 
         path.unlink()
     monkeypatch.setattr(Checkpoints, "due", lambda *_: True)
     assert_same_end(out, reference("fedper"))
+
+
+def test_a_run_that_has_ended_keeps_its_last_state_alone(reference, tmp_path):
+    finished = reference("fedper")
+    out = shutil.copytree(finished.out, tmp_path / "run")
+    Checkpoints(out / "state").thin()
+    assert [path.name for path in (out / "state").glob("*.safetensors")] == ["snapshot-004-00000.safetensors"]
+    assert_same_bits(final_tensors(out), final_tensors(finished.out))

@@ -121,7 +121,7 @@ def test_a_run_whose_newest_pack_is_gone_goes_back_to_the_snapshot_before(refere
 
 def test_rows_come_back_to_the_bit():
     told = {"acc": [None, 100 / 3, 0.0], "siblings/acc_unguarded": [None, None, None]}
-    assert rows.unpack(rows.pack(told), 3) == told
+    assert rows.unpack(rows.pack({name: rows.told(row) for name, row in told.items()}), 3) == told
 
 
 # A sample of existing clients

@@ -190,7 +190,10 @@ def _finish(results: dict[str, Any], out: Path) -> None:
     from pfeddsh.progress import table
     from pfeddsh.report.build import beside
     from pfeddsh.results.remarks import remarks
+    from pfeddsh.storage.checkpoint import Checkpoints
 
+    if (out / "state").exists():
+        Checkpoints(out / "state").thin()
     console.print(table(results))
     for remark in remarks(results):
         console.print(f"[yellow]note:[/] {escape(remark)}", soft_wrap=True, highlight=False)

@@ -232,11 +232,10 @@ class Federation:
 
     def _offer(self, step: int, due: list[int], offers: Mapping[int, Message]) -> dict[int, bool]:
         """Hand over this step's offers, after those that clients have waited for; what was said of this one."""
-        late: dict[int, list[int]] = {}
-        for missed in sorted(self.waiting) if due else ():
-            late[missed] = [k for k in due if missed < step and self.ledger.last_seen(k) < missed]
-        for missed, clients in late.items():
-            kept = dict.fromkeys(clients, self.waiting[missed])
+        seen = {k: self.ledger.last_seen(k) for k in due}
+        for missed in range(min(seen.values(), default=step) + 1, step):
+            clients = [k for k in due if seen[k] < missed] if missed in self.waiting else []
+            kept = dict.fromkeys(clients, self.waiting[missed]) if clients else {}
             for client, (_, memory) in self._served("receive", clients, missed, kept):
                 self._remember(client, memory)
         accepted = {}

@@ -177,14 +177,13 @@ class Ledger:
         self._changed = set()
         return found
 
-    def _rows(self, step: int) -> Rows:
+    def _rows(self, step: int) -> dict[str, dict[int, float]]:
         """What was measured in one step, and the controls of its batch."""
         named = {"acc": self.acc, "before": self.before, "zero_shot": self.zero_shot}
         named |= {f"siblings/{rule}": one for rule, one in self.siblings.items()}
-        found = {name: told[step - 1] for name, told in named.items() if len(told) >= step}
-        own = set(self.plan.batch(step)) if step in self.plan.steps else set()
-        found["local"] = [a if k in own else None for k, a in enumerate(self.local)]
-        return found
+        found = {name: rows.told(each[step - 1]) for name, each in named.items() if len(each) >= step}
+        own = self.plan.batch(step) if step in self.plan.steps else ()
+        return {**found, "local": {k: a for k in own if (a := self.local[k]) is not None}}
 
     def restore(self, facts: dict[str, Any], stored: Mapping[int, Record]) -> None:
         self.totals = facts["totals"]
@@ -201,7 +200,7 @@ class Ledger:
         self.local = [None] * self.plan.clients
         for step in sorted(stored):
             found = rows.unpack(stored[step].tensors, self.plan.clients)
-            for k, a in rows.told(found.pop("local")):
+            for k, a in rows.told(found.pop("local")).items():
                 self.local[k] = a
             for name, row in found.items():
                 kind, _, rule = name.partition("/")

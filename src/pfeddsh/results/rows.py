@@ -1,6 +1,6 @@
 """Rows of accuracies, an entry for each client, as tensors: only what was measured takes room."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -9,16 +9,15 @@ Row = list[float | None]
 Rows = dict[str, Row]
 
 
-def told(row: Row) -> Iterator[tuple[int, float]]:
-    """Clients that were measured, and what."""
-    return ((k, value) for k, value in enumerate(row) if value is not None)
+def told(row: Row) -> dict[int, float]:
+    """What was measured, by client."""
+    return {k: value for k, value in enumerate(row) if value is not None}
 
 
-def pack(rows: Rows) -> dict[str, Tensor]:
-    """For a file: numbers of clients, and values to the bit."""
+def pack(rows: Mapping[str, Mapping[int, float]]) -> dict[str, Tensor]:
+    """For a file: numbers of clients that were measured, and values to the bit."""
     found = {}
-    for name, row in rows.items():
-        known = dict(told(row))
+    for name, known in rows.items():
         found[f"{name}:clients"] = torch.tensor(list(known), dtype=torch.int32)
         found[f"{name}:values"] = torch.tensor(list(known.values()), dtype=torch.float64)
     return found

@@ -107,6 +107,14 @@ class Checkpoints:
                     self._remove(path)
         self._sweep()
 
+    def thin(self) -> None:
+        """The run has ended: its last state is enough, without the one before and the way from there."""
+        files = list(self._files("snapshot").values())
+        for path in [*files[:-1], *self._files("round").values()]:
+            path.unlink()
+        self._named = {path: _named(path) for path in files[-1:]}
+        self._sweep()
+
     def round(self, moment: Moment, parts: Parts) -> None:
         """Write what one round brought; `moment` is the one after it. One lost to a power cut is computed again."""
         if self.strict:

@@ -7,6 +7,7 @@ snapshot costs what changed since the last, a resumed run reads what it needs, a
 
 import hashlib
 import json
+import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, MutableMapping
 from functools import lru_cache
@@ -124,9 +125,9 @@ class Store(MutableMapping[str, Record]):
     def sweep(self, named: Iterable[str]) -> None:
         """Remove packs that no snapshot names, and that hold nothing written since."""
         keep = {*named, *self._packs}
-        for path in self._folder.glob("*.pack"):
-            if path.name not in keep:
-                path.unlink()
+        for name in os.listdir(self._folder) if self._folder.exists() else ():
+            if name.endswith(".pack") and name not in keep:
+                (self._folder / name).unlink()
 
 
 class Own(MutableMapping[int, Record]):
