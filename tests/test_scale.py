@@ -67,17 +67,25 @@ def test_what_is_left_of_outdated_packs_moves_on_and_they_go(tmp_path, small):
 
 
 def test_nothing_of_a_deleted_record_stays_on_disk(tmp_path, small):
+    def on_disk(value: int) -> bool:
+        return f'"value\\": {value}'.encode() in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+
     store = Store(tmp_path)
-    for value in (1, 2):  # an outdated one in one pack, the last in another
-        store.update({f"memory/{k}": record(1000 * value + k) for k in range(3 + value)})
-        store.flush()
+    store.update({f"memory/{k}": record(1000 + k) for k in range(4)})
+    store.flush()
+    store["memory/2"] = record(2002)
+    store.sweep(store.flush())
+    assert on_disk(1002) and on_disk(2002), "an outdated one in one pack, the last in another"
     del store["memory/2"]
-    packs = store.flush()
-    store.sweep(packs)
+    store.sweep(packs := store.flush())
+    assert not on_disk(1002) and not on_disk(2002) and on_disk(1001)
     again = Store(tmp_path)
     again.adopt(packs)
-    assert sorted(again) == ["memory/0", "memory/1", "memory/3", "memory/4"]
-    assert b'"value": 2002' not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert sorted(again) == ["memory/0", "memory/1", "memory/3"]
+    store["memory/1"] = record(3001)
+    store.purge()
+    store.sweep(store.flush())
+    assert not on_disk(1001) and on_disk(3001) and on_disk(1000)
 
 
 def test_memory_is_bounded_whatever_is_put_in(tmp_path, small):

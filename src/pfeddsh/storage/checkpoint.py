@@ -100,6 +100,7 @@ class Checkpoints:
 
     def rewrite(self, moment: Moment, parts: Parts) -> None:
         """Write the whole state and keep nothing else: what was deleted in it must not stay in an older file."""
+        self.store.purge()
         self.snapshot(moment, parts)
         for kind in ("snapshot", "round"):
             for other, path in self._files(kind).items():

@@ -85,6 +85,10 @@ class Store(MutableMapping[str, Record]):
 
     # On disk
 
+    def purge(self) -> None:
+        """With the next flush nothing outdated stays, not even on disk."""
+        self._stale |= {pack for pack, count in self._packs.items() if len(self._live[pack]) < count}
+
     def flush(self) -> list[str]:
         """Write what changed; the packs that now hold everything, in order."""
         for pack, count in list(self._packs.items()):
