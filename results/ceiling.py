@@ -3,10 +3,13 @@
 python results/ceiling.py [--seed 100]: step 1 of CIFAR-10, 80+20 (PFEDDSH_DATA), 3,200 steps of 128 images, as many as
 200 rounds of four clients take. Served with every client's prior, by pooled statistics. No client could train so; the
 difference tells how much of the way to this ceiling no method can go that compares only images of the same client.
+Adds a row to results/ceiling.csv, in place of an earlier one of that seed.
 """
 
 import argparse
+import csv
 import math
+from pathlib import Path
 
 import torch
 
@@ -17,6 +20,7 @@ from pfeddsh.methods.base import pooled
 from pfeddsh.models.training import cross_entropy
 
 STEPS, BATCH = 3200, 128
+TABLE = Path(__file__).with_name("ceiling.csv")
 
 
 def main() -> None:
@@ -25,9 +29,13 @@ def main() -> None:
     config = build({"dataset": "cifar10", "schedule": "80+20", "seed": parser.parse_args().seed, "method": "central"})
     bench = Workbench(config)
     with one_thread():
-        print("| prior of the owner in training | first batch, % |\n|---|---:|")
-        for told in (False, True):
-            print(f"| {'yes' if told else 'no'} | {served(bench, trained(bench, told)):.2f} |", flush=True)
+        with_prior, without = (served(bench, trained(bench, told)) for told in (True, False))
+    row = {"seed": str(config.seed), "without prior": f"{without:.2f}", "with the owner's prior": f"{with_prior:.2f}"}
+    before = list(csv.DictReader(TABLE.open())) if TABLE.exists() else []
+    with TABLE.open("w") as file:
+        writer = csv.DictWriter(file, list(row))
+        writer.writeheader()
+        writer.writerows([*(old for old in before if old["seed"] != row["seed"]), row])
 
 
 def trained(bench: Workbench, told: bool) -> torch.Tensor:

@@ -2,9 +2,11 @@
 
 python results/guard.py [--schedule 20+80] [--seed 100] [--hold-out 0.1]: one run of pFedDSH on CIFAR-10 (PFEDDSH_DATA).
 Every offer is judged by each kind of evidence; test images only measure the outcome. The run goes on with the default.
+Its rows go to results/guard.csv, in place of those of an earlier run with the same settings.
 """
 
 import argparse
+import csv
 import tempfile
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from pfeddsh.methods.pfeddsh import PFedDSH
 from pfeddsh.storage.checkpoint import Checkpoints
 
 OFFERS: list[dict] = []
+TABLE = Path(__file__).with_name("guard.csv")
 
 
 def receive(self, message, data, memory, visit):
@@ -61,14 +64,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, one_thread():
         federation = Federation(bench, Serial(bench), Checkpoints(Path(folder)), [])
         federation.train()
-    print(f"{given.schedule}, seed {given.seed}, hold-out {given.hold_out}: {len(OFFERS)} offers, "
-          f"everyone at the end {sum(a for a in federation.ledger.acc[-1]) / bench.plan.clients:.2f} %")  # fmt: skip
-    print("| evidence | taken | of helpful offers declined | of harmful offers taken | regret, points an offer | "
-          "lost > 2 points |")  # fmt: skip
-    print("|---|---:|---:|---:|---:|---:|")
+    settings = {"schedule": given.schedule, "seed": str(given.seed), "hold-out": str(given.hold_out)}
+    everyone = sum(a for a in federation.ledger.acc[-1]) / bench.plan.clients
+    write(settings, [settings | {"offers": str(len(OFFERS)), "everyone": f"{everyone:.2f}"} | row for row in judged()])
+
+
+def judged() -> list[dict[str, str]]:
+    """What each kind of evidence would have made of the offers."""
     rules = {"take everything": lambda o: True, "keep everything": lambda o: False}
     answers = "test images (an oracle), right answers"  # that is the outcome itself
     rules |= {name: lambda o, name=name: o[name] for name in OFFERS[0] if name not in ("acc", answers)}
+    rows = []
     for name, takes in rules.items():
         taken = [takes(o) for o in OFFERS]
         gains = [o["acc"][1] - o["acc"][0] for o in OFFERS]
@@ -76,12 +82,25 @@ def main() -> None:
         harmful = [t for t, g in zip(taken, gains, strict=True) if g < 0]
         regret = [max(0.0, -g) if t else max(0.0, g) for t, g in zip(taken, gains, strict=True)]
         lost = [t and g < -2 for t, g in zip(taken, gains, strict=True)]
-        print(f"| {name} | {share(taken)} | {share([not t for t in helpful])} | {share(harmful)} | "
-              f"{sum(regret) / len(regret):.2f} | {share(lost)} |")  # fmt: skip
+        rows.append({
+            "evidence": name, "taken": share(taken), "helpful declined": share([not t for t in helpful]),
+            "harmful taken": share(harmful), "regret": f"{sum(regret) / len(regret):.2f}", "lost > 2": share(lost),
+        })  # fmt: skip
+    return rows
+
+
+def write(settings: dict[str, str], rows: list[dict[str, str]]) -> None:
+    """Into the table, in place of what an earlier run with these settings left there."""
+    before = list(csv.DictReader(TABLE.open())) if TABLE.exists() else []
+    kept = [row for row in before if any(row[name] != value for name, value in settings.items())]
+    with TABLE.open("w") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(kept + rows)
 
 
 def share(which: list[bool]) -> str:
-    return f"{100 * sum(which) / max(1, len(which)):.0f} %"
+    return f"{100 * sum(which) / max(1, len(which)):.0f}"
 
 
 if __name__ == "__main__":

@@ -1,22 +1,24 @@
-"""Write the documentation's tables from the runs in this folder: docs/tables.md, and those in README and results.md.
+"""Write what the documents say of the runs in this folder: docs/tables.md, docs/results.md, and a part of README.md.
 
-`python results/tables.py` after `results/reproduce.sh`, or whenever a run here has changed.
+`python results/tables.py` after `results/reproduce.sh`, or whenever a run here has changed; `--check` writes nothing and
+fails where a document says something else. Sentences lie in results/text with their numbers left open.
 """
 
+import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from pfeddsh.report import measures, tables
-from pfeddsh.report.grouping import Cell, Group, group_runs
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from runs import HERE, MEASURES, Runs, rows
+
+from pfeddsh.report import tables
 from pfeddsh.report.measures import over_seeds
-from pfeddsh.report.read import gather
 from pfeddsh.report.writers import markdown
 
-HERE = Path(__file__).parent
 PARTS = (
     "standings", "table1", "measures", "ablation", "sensitivity", "losses", "tests", "capacity", "latency", "payload",
 )  # fmt: skip
-SCHEDULES = ("80+20", "80+4x5", "80+10x2", "20+80", "10+9x10")
-OTHERS = {"cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet"}
 NAMES = {
     "fedavg": "FedAvg", "fedper": "FedPer", "fedrep": "FedRep", "fedselect": "FedSelect", "pfedhn": "pFedHN",
     "pefll": "PeFLL", "odpfl-hn": "ODPFL-HN", "fedweit": "FedWeIT", "fedclass": "FedCLASS",
@@ -26,71 +28,90 @@ NAMES = {
     "pfeddsh": "**pFedDSH**", "local": "*local-only training, the control*",
     "central": "*one model on pooled data, the ceiling*",
 }  # fmt: skip
+HEADINGS = {
+    "end": "everyone at the end, %", "lost": "lost > 2 points, %", "first": "first batch after its step, %",
+    "change": "its change to the end", "pa": "PA of newcomers", "pa3": "3+ visits", "zero": "zero-shot",
+}  # fmt: skip
 
 
-Cells = dict[tuple[str, str, str], Cell]  # by dataset, schedule and method
-
-
-def all_tables(groups: list[Group]) -> str:
+def all_tables(runs: Runs) -> str:
     """What `pfeddsh report` makes of the runs, in one file."""
-    made = {table.name: markdown(table).strip() for table in tables.build(groups)}
+    made = {table.name: markdown(table).strip() for table in tables.build(runs.groups)}
     parts = [made[name] for name in PARTS if name in made]  # a part without runs is not made
     return "# Tables\n\nAll runs in `results/`, by `python results/tables.py`.\n\n" + "\n\n".join(parts) + "\n"
 
 
-COLUMNS: dict[str, tuple[measures.Measure, str]] = {
-    "everyone at the end, %": (measures.everyone_at_the_end, ".1f"),
-    "lost > 2 points, %": (measures.lost, ".0f"),
-    "first batch after its step, %": (measures.first_step, ".1f"),
-    "its change to the end": (measures.ri_total, "+.1f"),
-    "PA of newcomers": (measures.pa_mean, "+.1f"),
-    "3+ visits": (measures.pa_sampled_mean, "+.1f"),
-    "zero-shot": (measures.zero_shot_mean, "+.1f"),
-}
-
-
-def main_table(cells: Cells, dataset: str, schedule: str) -> str:
+def main_table(runs: Runs, schedule: str, dataset: str = "cifar10", **protocol: object) -> str:
     """One line a method, the best for everyone at the end first; columns are of the whole run.
 
     A column that says the same as one before it, as PA of those with three visits where all have them, is left out.
     """
-    found = [(name, cell) for method, name in NAMES.items() if (cell := cells.get((dataset, schedule, method)))]
-    rows = {name: [over_seeds(cell, measure) for measure, _ in COLUMNS.values()] for name, cell in found}
-    order = sorted(found, key=lambda pair: -(end.mean if (end := rows[pair[0]][0]) else 0.0))
-    columns = list(zip(*rows.values(), strict=True))
+    cells = {method: runs.cell(method, schedule, dataset, **protocol) for method in NAMES}
+    found = [(NAMES[method], cell) for method, cell in cells.items() if cell]
+    lines = {name: [over_seeds(cell, MEASURES[key][0]) for key in HEADINGS] for name, cell in found}
+    order = sorted(found, key=lambda pair: -(end.mean if (end := lines[pair[0]][0]) else 0.0))
+    columns = list(zip(*lines.values(), strict=True))
     shown = [i for i, column in enumerate(columns) if any(column) and column not in columns[:i]]
-    headings = [list(COLUMNS)[i] for i in shown]
-    lines = ["| | " + " | ".join(headings) + " | seeds |", "|---|" + "---:|" * (len(shown) + 1)]
-    forms = [form for _, form in COLUMNS.values()]
+    headings, forms = list(HEADINGS.values()), [MEASURES[key][1] for key in HEADINGS]
+    text = ["| | " + " | ".join(headings[i] for i in shown) + " | seeds |", "|---|" + "---:|" * (len(shown) + 1)]
     best = next((name for name, _ in order if name != NAMES["central"]), None)  # what the setting allows
     for name, cell in order:
-        texts = [f"{spread.mean:{forms[i]}}" if (spread := rows[name][i]) else "" for i in shown]
-        texts[0] = f"**{texts[0]}**" if name == best else texts[0]
-        lines.append(f"| {name} | " + " | ".join(texts) + f" | {len(cell.runs)} |")
-    return "\n".join(lines)
+        parts = [f"{spread.mean:{forms[i]}}" if (spread := lines[name][i]) else "" for i in shown]
+        parts[0] = f"**{parts[0]}**" if name == best else parts[0]
+        text.append(f"| {name} | " + " | ".join(parts) + f" | {len(cell.runs)} |")
+    return "\n".join(text)
+
+
+def rendered(runs: Runs, template: str) -> str:
+    """A document of results/text with its numbers filled in; it cannot name a run that is not here."""
+
+    def mean(measure: str, method: str, schedule: str, form: str = "", **where: object) -> str:
+        return f"{runs.mean(measure, method, schedule, **where):{form or MEASURES[measure][1]}}"  # type: ignore[arg-type]
+
+    def each(measure: str, method: str, schedule: str, form: str = "", **where: object) -> str:
+        values = runs.values(measure, method, schedule, **where)
+        return ", ".join(f"{values[seed]:{form or MEASURES[measure][1]}}" for seed in sorted(values)) or "-"
+
+    def lead(others: Sequence[str], schedule: str, **where: object) -> str:
+        return ", ".join(f"{value:+.1f}" for value in runs.lead("pfeddsh", others, schedule, **where).values())
+
+    tools = Environment(
+        loader=FileSystemLoader(HERE / "text"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True, autoescape=False,
+    )  # fmt: skip
+    tools.globals |= {
+        "runs": runs, "table": lambda *place, **where: main_table(runs, *place, **where), "mean": mean, "each": each,
+        "lead": lead, "rows": rows, "name": lambda method: NAMES[method].strip("*"), "min": min, "max": max,
+    }  # fmt: skip
+    return tools.get_template(template).render()
 
 
 def between(text: str, content: str) -> str:
     """The text with what lies between its two marks replaced."""
     begin, end = "<!-- results/tables.py -->", "<!-- end -->"
     before, rest = text.split(begin, 1)
-    return before + begin + "\n" + content + "\n" + end + rest.split(end, 1)[1]
+    return before + begin + "\n" + content.strip() + "\n" + end + rest.split(end, 1)[1]
+
+
+def documents(runs: Runs) -> dict[Path, str]:
+    """Every file that says what runs have shown, as it should be."""
+    root, readme = HERE.parent, HERE.parent / "README.md"
+    return {
+        root / "docs" / "tables.md": all_tables(runs),
+        root / "docs" / "results.md": rendered(runs, "results.md.j2"),
+        readme: between(readme.read_text(), rendered(runs, "readme.md.j2")),
+    }
 
 
 def main() -> None:
-    groups, _ = group_runs(gather([HERE])[0])
-    cells = {(group.setting.dataset, group.schedule, cell.label): cell for group in groups for cell in group.cells}
-    docs = HERE.parent / "docs"
-    (docs / "tables.md").write_text(all_tables(groups))
-    titled = [("cifar10", "CIFAR-10", SCHEDULES), *((name, title, SCHEDULES[:2]) for name, title in OTHERS.items())]
-    parts = [
-        f"**{title}, {schedule}**\n\n{main_table(cells, dataset, schedule)}"
-        for dataset, title, schedules in titled
-        for schedule in schedules
-    ]
-    short = main_table(cells, "cifar10", SCHEDULES[0])
-    for path, text in ((HERE.parent / "README.md", short), (docs / "results.md", "\n\n".join(parts))):
-        path.write_text(between(path.read_text(), text))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
+    check = parser.parse_args().check
+    stale = [path for path, text in documents(Runs()).items() if path.read_text() != text]
+    if check:
+        sys.exit(f"not as results/ says: {', '.join(path.name for path in stale)}" if stale else 0)
+    for path, text in documents(Runs()).items():
+        path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,68 @@
+"""The runs in this folder, asked for by method and schedule: what the documents' tables and sentences are made of."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pfeddsh.report import measures
+from pfeddsh.report.grouping import Cell, Group, group_runs
+from pfeddsh.report.read import gather
+
+HERE = Path(__file__).parent
+MEASURES: dict[str, tuple[measures.Measure, str]] = {
+    "end": (measures.everyone_at_the_end, ".1f"),
+    "lost": (measures.lost, ".0f"),
+    "first": (measures.first_step, ".1f"),
+    "change": (measures.ri_total, "+.1f"),
+    "pa": (measures.pa_mean, "+.1f"),
+    "pa3": (measures.pa_sampled_mean, "+.1f"),
+    "zero": (measures.zero_shot_mean, "+.1f"),
+    "first_end": (measures.first_batch_at_the_end, ".1f"),
+}
+Protocol = tuple[tuple[str, object], ...]
+
+
+class Runs:
+    """All runs of a folder. `protocol` names what departs from the default one, such as alpha=0.5."""
+
+    def __init__(self, folder: Path = HERE) -> None:
+        self.groups, _ = group_runs(gather([folder])[0])
+        self.cells: dict[tuple[str, str, str, Protocol], Cell] = {
+            (group.setting.dataset, group.schedule, cell.label, _departs(group)): cell
+            for group in self.groups
+            for cell in group.cells
+        }
+
+    def cell(self, method: str, schedule: str, dataset: str = "cifar10", **protocol: object) -> Cell | None:
+        return self.cells.get((dataset, schedule, method, tuple(sorted(protocol.items()))))
+
+    def values(self, measure: str, method: str, schedule: str, **where: object) -> dict[int, float]:
+        """By seed; empty without runs."""
+        cell = self.cell(method, schedule, **where)  # type: ignore[arg-type]
+        found = {run.results.seed: MEASURES[measure][0](run.results) for run in cell.runs} if cell else {}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def mean(self, measure: str, method: str, schedule: str, seeds: Sequence[int] = (), **where: object) -> float:
+        """Over all its seeds, or those named; asking for a run that is not here is a mistake."""
+        values = self.values(measure, method, schedule, **where)
+        chosen = [values[seed] for seed in seeds or values]
+        if not chosen:
+            raise LookupError(f"no run of {method} on {where.get('dataset', 'cifar10')} with {schedule} in {HERE}")
+        return sum(chosen) / len(chosen)
+
+    def lead(self, method: str, others: Iterable[str], schedule: str, **where: object) -> dict[int, float]:
+        """By seed: everyone at the end, over the best of the others; on seeds that all of them have."""
+        own = self.values("end", method, schedule, **where)
+        rivals = [found for other in others if (found := self.values("end", other, schedule, **where))]
+        common = sorted(set(own).intersection(*rivals)) if rivals else []
+        return {seed: own[seed] - max(rival[seed] for rival in rivals) for seed in common}
+
+
+def rows(name: str, **equal: str) -> list[dict[str, str]]:
+    """Of a table of this folder, such as guard.csv: the rows with these values."""
+    with (HERE / name).open() as file:
+        return [row for row in csv.DictReader(file) if all(row[k] == v for k, v in equal.items())]
+
+
+def _departs(group: Group) -> Protocol:
+    return tuple(sorted(group.setting.differs().items()))
