@@ -8,6 +8,7 @@ from step to step are those of the same clients.
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from pfeddsh.rng import derive
 
@@ -21,9 +22,7 @@ def panel(seed: int, clients: Sequence[int], count: int) -> list[int]:
     return [int(k) for k in np.sort(numbers[chosen])]
 
 
-def _ranks(
-    numbers: "np.ndarray[tuple[int], np.dtype[np.uint64]]", seed: int
-) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
+def _ranks(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
     """SplitMix64: distinct numbers get distinct ranks."""
     mixed = (numbers + np.uint64(seed)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -133,7 +133,10 @@ class Checkpoints:
             try:
                 return moment, self._opened(path, older)
             except Damaged as error:
-                warnings.warn(f"{path}: {error}; using the checkpoint before it", stacklevel=2)
+                where = "" if str(path) in str(error) else f"{path}: "
+                warnings.warn(f"{where}{error}; using the checkpoint before it", stacklevel=2)
+        self.store.adopt([])
+        self._files_of = {}
         if self.strict and self._files("snapshot"):
             raise UserError(
                 f"{self.folder}: every snapshot is damaged, so nobody knows what was served; restore the folder from a "

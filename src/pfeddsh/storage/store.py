@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from pfeddsh.errors import UserError
 from pfeddsh.messages import BadMessage, Record, parsed
 from pfeddsh.storage.files import Damaged, write_record
 
@@ -43,7 +44,10 @@ class Store(MutableMapping[str, Record]):
         if key in self._recent:
             self._recent.move_to_end(key)
             return self._recent[key]
-        record = read(self._folder / self._place[key], key)
+        try:
+            record = read(self._folder / self._place[key], key)
+        except Damaged as error:
+            raise UserError(f"{error}; restore the folder from a backup, or start the run anew elsewhere") from error
         self._remember(key, record)
         return record
 
