@@ -202,7 +202,8 @@ def _opened(path: Path) -> tuple[Any, dict[str, str]]:
 
 @lru_cache(maxsize=64)
 def _mapped(path: Path, _time: int, _file: int) -> tuple[Any, dict[str, str]]:
-    file = safe_open(path, "pt").__enter__()
+    opened: Any = safe_open(path, "pt")
+    file = opened.__enter__()  # it stays open until nobody uses it
     sums: dict[str, str] = parsed(file.metadata()["facts"])["sums"]
     if set(sums) != set(file.keys()):
         raise ValueError("it lists other records than it has")
