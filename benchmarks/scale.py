@@ -17,6 +17,8 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ from pfeddsh.storage.checkpoint import Checkpoints, Moment
 FEATURES, CLASSES, OWN = 16, 4, (8, 4)  # images of each client: train and test
 NEWCOMERS, ROUNDS, SAMPLE = 100, 20, 100
 KILLED = 13  # after this round of the step
+PARTS = ("open", "round", "snapshot", "close")
+KINDS = [f"{kind}{part}" for part in PARTS for kind in ("", "cpu ")]
 
 
 def tiny(classes: int, shape: tuple[int, int, int]) -> nn.Module:
@@ -68,35 +72,35 @@ class Timed(Federation):
     """Notes how long each part of a step takes, and dies where it is told to."""
 
     def __init__(self, *given: Any, killed: int | None = None) -> None:
-        self.seconds: dict[str, list[float]] = {"open": [], "round": [], "snapshot": [], "close": []}
+        self.seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
         self.killed = killed
         super().__init__(*given)
 
-    def _timed(self, part: str, began: float) -> None:
-        self.seconds[part].append(time.perf_counter() - began)
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        began = time.perf_counter(), time.process_time()
+        yield
+        self.seconds[part].append(time.perf_counter() - began[0])
+        self.seconds[f"cpu {part}"].append(time.process_time() - began[1])
 
     def _open(self, step: int) -> None:
-        began = time.perf_counter()
-        super()._open(step)
-        self._timed("open", began)
+        with self._timed("open"):
+            super()._open(step)
 
     def _round(self, step: int, round: int) -> bool:
-        began = time.perf_counter()
-        more = super()._round(step, round)
-        self._timed("round", began)
+        with self._timed("round"):
+            more = super()._round(step, round)
         if round == self.killed:
             signal.raise_signal(signal.SIGKILL)
         return more
 
     def _close(self, step: int) -> None:
-        began = time.perf_counter()
-        super()._close(step)
-        self._timed("close", began)
+        with self._timed("close"):
+            super()._close(step)
 
     def _snapshot(self, step: int, done: int) -> None:
-        began = time.perf_counter()
-        super()._snapshot(step, done)
-        self._timed("snapshot", began)
+        with self._timed("snapshot"):
+            super()._snapshot(step, done)
 
 
 def build(folder: Path, registered: int) -> None:
@@ -137,8 +141,7 @@ def work(folder: Path, registered: int, killed: int | None) -> dict[str, Any]:
     run.train()
     memory = anonymous() - before
     whole = hashlib.sha256()
-    for k in sorted(run.memories):
-        whole.update(run.memories[k].encode())
+    whole.update(json.dumps(run.checkpoints.store.sums(), sort_keys=True).encode())
     for name in sorted(run.state.tensors):
         whole.update(run.state[name].numpy().tobytes())
     whole.update(json.dumps([run.ledger.acc, run.ledger.before, run.ledger.zero_shot]).encode())
@@ -190,21 +193,18 @@ def main() -> None:
 
 
 def report(turns: dict[int, list[dict[str, float]]]) -> None:
+    """Seconds by the clock and, in brackets, of a core: on a busy machine those are what can be compared."""
     found = {n: {part: statistics.median(t[part] for t in told) for part in told[0]} for n, told in turns.items()}
-    least = min(found)
+    least, most = min(found), max(found)
     print("| registered | open, s | round, ms | snapshot, ms | close, s | resume, s | memory, bytes a client |")
     print("|---:|---:|---:|---:|---:|---:|---:|")
-    for n, t in found.items():
+    for n, t in sorted(found.items()):
         each = f"{(t['memory'] - found[least]['memory']) / (n - least):,.0f}" if n > least else ""
-        print(
-            f"| {n:,} | {t['open']:.2f} | {1000 * t['round']:.1f} | {1000 * t['snapshot']:.1f} | {t['close']:.2f} "
-            f"| {t['resume']:.1f} | {each} |"
-        )
-    most = found[max(found)]
-    ratios = ", ".join(
-        f"{part} {most[part] / found[least][part]:.2f}" for part in ("open", "round", "snapshot", "close")
-    )
-    print(f"\n{max(found):,} against {least:,} registered: {ratios}")
+        scales = {"open": 1, "round": 1000, "snapshot": 1000, "close": 1}
+        cells = [f"{scale * t[part]:.3g} ({scale * t[f'cpu {part}']:.3g})" for part, scale in scales.items()]
+        print(f"| {n:,} | {' | '.join(cells)} | {t['resume']:.1f} | {each} |")
+    ratios = [f"{part} {found[most][part] / found[least][part]:.2f}" for part in found[most] if part in KINDS]
+    print(f"\n{most:,} against {least:,} registered: {', '.join(ratios)}")
 
 
 if __name__ == "__main__":

@@ -119,6 +119,11 @@ class Store(MutableMapping[str, Record]):
                 self._size["changed"] -= self._changed[key].nbytes
                 self._remember(key, self._changed.pop(key))
 
+    def sums(self) -> dict[str, str]:
+        """The checksum of every record that is written."""
+        found = {pack: _sums(self._folder / pack) for pack in self._packs}
+        return {key: found[pack][key] for key, pack in self._place.items()}
+
     def adopt(self, packs: Iterable[str], sure: Iterable[str] = ()) -> None:
         """Continue with these packs; one that is not whole is `Damaged`. Those that are `sure` are read when asked."""
         self.__init__(self._folder, self._room)  # type: ignore[misc]
