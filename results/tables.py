@@ -1,7 +1,7 @@
 """Write what the documents say of the runs in this folder: docs/tables.md, docs/results.md, and a part of README.md.
 
-`python results/tables.py` after `results/reproduce.sh`, or whenever a run here has changed; `--check` writes nothing and
-fails where a document says something else. Sentences lie in results/text with their numbers left open.
+`python results/tables.py` after `results/reproduce.sh`, or whenever a run here has changed; with `--check` it writes
+nothing, and fails where a document says something else. Sentences lie in results/text with their numbers left open.
 """
 
 import argparse

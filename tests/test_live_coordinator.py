@@ -181,7 +181,15 @@ def test_a_killed_coordinator_continues_to_the_same_bits(tmp_path, paths):
     network = crowd(tmp_path, paths, range(3))
     two_batches(network, tmp_path, paths)
     plain = network.fault
-    deaths = {("card", 1, 0), ("local", 1, 1), ("settle", 1, 0), ("local", 2, 0), ("receive", 2, 0), ("score", 2, 0)}
+    deaths = {
+        ("card", 1, 0),
+        ("local", 1, 1),
+        ("settle", 1, 0),
+        ("local", 2, 0),
+        ("judge", 2, 0),
+        ("receive", 2, 0),
+        ("score", 2, 0),
+    }
 
     def fault(header, name, body):
         moment = (header["job"], header["visit"]["step"], header["visit"]["round"])

@@ -11,9 +11,10 @@ from pfeddsh.federation.run import resume, run
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.mechanisms import common, guard
 from pfeddsh.mechanisms.prior import own_prior
-from pfeddsh.messages import Memory
+from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Task
+from pfeddsh.methods.pfeddsh import PFedDSH
 from pfeddsh.models.lenet import LeNet
 from pfeddsh.storage.checkpoint import Checkpoints
 
@@ -166,10 +167,41 @@ class TestShare:
         state = watch(tiny("pfeddsh", options={"share": 1.0}), tmp_path).state
         assert torch.equal(state["trained/3"], state["common/3"])
 
-    def test_by_default_it_is_the_number_of_newcomers_for_each_existing_client(self, watched):
-        state = watched().state
+    def test_if_nobody_is_asked_it_is_the_number_of_newcomers_for_each_existing_client(self, watched):
+        state = watched(options={"ask": False}).state
         expected = state["common/2"] + 0.25 * (state["trained/3"] - state["common/2"])  # 2 beside 8
         assert torch.allclose(state["common/3"], expected, atol=1e-7)
+
+    def test_by_default_it_is_what_most_existing_clients_find_best(self, monkeypatch, tmp_path):
+        answers = []
+
+        def judge(self, message, data, memory, visit):
+            assert memory.tensors, "it has been there before"
+            answers.append((visit.step, visit.client))
+            return Message(facts={"share": 0.5 if len(answers) % 3 else 1.0}), memory
+
+        monkeypatch.setattr(PFedDSH, "judge", judge)
+        federation = watch(tiny("pfeddsh"), tmp_path)
+        asked = [client for step, client in answers if step == 3]
+        assert sorted(asked) == sorted(federation.plan.onboarded(2))
+        state = federation.state
+        assert torch.equal(state["common/3"], common.blend(state["common/2"], state["trained/3"], 0.5))
+
+    @pytest.mark.parametrize("better", [0.0, 0.5, 1.0])
+    def test_a_client_finds_best_what_predicts_best(self, watched, better):
+        """Between two models of noise lies one that it has trained."""
+        federation = watched(rounds_first=40, sample_fraction=0.8, lr=0.05)
+        method, client = federation.method, federation.plan.batch(1)[0]
+        noise = 10 * torch.randn(method.model.size, generator=torch.Generator().manual_seed(0))
+        good = federation.state["common/1"]
+        ends = {"before": good - better * noise, "trained": good + (1 - better) * noise}
+        visit = federation.bench.visit(2, 0, client)
+        answer, memory = method.judge(Message(ends), federation.bench.shard(client), federation.memories[client], visit)
+        assert answer.facts == {"share": better}
+        assert memory is federation.memories[client]
+
+    def test_a_client_that_answers_falsely_does_not_decide(self):
+        assert common.agreed([0.125] * 4 + [1.0] * 3) == 0.125
 
 
 @pytest.mark.parametrize(("share", "version"), [(0.0, "common/3"), (1.0, "trained/3")])

@@ -29,6 +29,7 @@ from pfeddsh.messages import (
 )
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.results.metrics import Row
+from pfeddsh.rng import numpy_stream
 from pfeddsh.storage.checkpoint import Checkpoints, Moment
 from pfeddsh.storage.store import Own
 
@@ -56,6 +57,7 @@ class Federation:
         self.controls: dict[int, Future[Reply]] = {}
         self.private: MutableMapping[int, Message] = Own(checkpoints.store, "private")  # of newcomers, where frozen
         self.waiting: MutableMapping[int, Message] = Own(checkpoints.store, "offer")  # by step: some have not seen it
+        self.answered: dict[int, int] = {}  # the last such step whose offer a client has answered
         self.rows: MutableMapping[int, Record] = Own(checkpoints.store, "rows")  # of the ledger, by step
         self.moment = self._restore()
 
@@ -189,6 +191,7 @@ class Federation:
                 if not withheld(report):  # by the client's own policy: then it is as if it had been away
                     self.tell("refused", {"step": step, "client": client, "reason": f"report refused: {error}"})
         if not self._frozen(step):
+            self._consult(step, reports)
             self.method.close_step(self.state, reports)
         newcomers = [k for k in self.plan.batch(step) if k not in self.ledger.absent]
         existing = self._existing(step)
@@ -232,17 +235,40 @@ class Federation:
 
     def _offer(self, step: int, due: list[int], offers: Mapping[int, Message]) -> dict[int, bool]:
         """Hand over this step's offers, after those that clients have waited for; what was said of this one."""
-        seen = {k: self.ledger.last_seen(k) for k in due}
-        for missed in range(min(seen.values(), default=step) + 1, step):
-            clients = [k for k in due if seen[k] < missed] if missed in self.waiting else []
-            kept = dict.fromkeys(clients, self.waiting[missed]) if clients else {}
-            for client, (_, memory) in self._served("receive", clients, missed, kept):
-                self._remember(client, memory)
+        self._hand_over(step, due)
         accepted = {}
         for client, (answer, memory) in self._served("receive", due, step, offers):
             accepted[client] = bool(answer.facts["accepted"])
             self._remember(client, memory)
         return accepted
+
+    def _hand_over(self, step: int, clients: list[int]) -> None:
+        """Offers of earlier steps that these clients were not asked about yet, in order."""
+        seen = {k: max(self.ledger.last_seen(k), self.answered.get(k, 0)) for k in clients}
+        for missed in range(min(seen.values(), default=step) + 1, step):
+            late = [k for k in clients if seen[k] < missed] if missed in self.waiting else []
+            kept = dict.fromkeys(late, self.waiting[missed]) if late else {}
+            for client, (_, memory) in self._served("receive", late, missed, kept):
+                self._remember(client, memory)
+                self.answered[client] = missed
+
+    def _consult(self, step: int, reports: dict[int, Message]) -> None:
+        """A few existing clients say, by a forward pass, what the method wants to know before it closes the step."""
+        question = self.method.question(self.state, reports)
+        existing = [k for k in self.plan.onboarded(step - 1) if k not in self.ledger.absent]
+        if question is None or not existing:
+            return
+        count = min(self.method.judges, len(existing))
+        drawn = numpy_stream(self.bench.config.seed, "judges", step).choice(len(existing), size=count, replace=False)
+        judges = [existing[i] for i in sorted(drawn)]
+        self._hand_over(step, judges)
+        answers = {}
+        for client, (answer, _) in self._ask("judge", dict.fromkeys(judges, question), step):
+            self.ledger.add_transfer(down=question.nbytes, up=answer.nbytes)
+            if "share" in answer.facts:  # else its own policy withholds it
+                answers[client] = answer
+        if told := self.method.decide(self.state, answers):
+            self.tell("version", {"step": step, **told})
 
     def _evaluate(self, step: int, clients: list[int]) -> dict[str, list[float | None]]:
         """Accuracy of these clients with the model they would be served now, under each rule the method has."""
@@ -333,7 +359,8 @@ class Federation:
             facts = self.ledger.brief()
             self.rows.update(self.ledger.changed())
             self.checkpoints.settle(self.state, self.method.settled(self.state))
-        return {"state": self.state, "ledger": Record(facts=facts)} | self.clients.save()
+        answered = Record(facts={str(client): step for client, step in self.answered.items()})
+        return {"state": self.state, "ledger": Record(facts=facts), "answered": answered} | self.clients.save()
 
     def _restore(self) -> Moment:
         found = self.checkpoints.latest()
@@ -352,6 +379,7 @@ class Federation:
                 f"things (here {', '.join(sorted(lacking))} is missing); continue it with that version"
             )
         self.state = found
+        self.answered = {int(k): step for k, step in parts.get("answered", Record()).facts.items()}
         self.clients.restore(parts)
         self.ledger.restore(parts["ledger"].facts, self.rows)
 

@@ -5,10 +5,15 @@ it has, and most others have not seen them. So each row is the mean over the cli
 how many images of it they hold; everything below is weighted by the number of images, as in FedAvg.
 """
 
+import statistics
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from pfeddsh.models.base import Model
+
+SHARES = (0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)  # how far a version may follow its step
 
 
 def mean(model: Model, deltas: Tensor, samples: Tensor, histograms: Tensor | None) -> Tensor:
@@ -36,7 +41,7 @@ def blend(before: Tensor, trained: Tensor, share: float) -> Tensor:
 
 
 def share(newcomers: int, existing: int) -> float:
-    """How much of a step existing clients are offered: as much as there are newcomers for each of them, at most all.
+    """How much of a step existing clients are offered if none can be asked: newcomers for each of them, at most all.
 
     Five newcomers beside eighty have seen too little to speak for everyone; once as many have come as there were, they
     know the common task better than the version before them (results/trials.csv).
@@ -45,3 +50,14 @@ def share(newcomers: int, existing: int) -> float:
     (0.0625, 1.0)
     """
     return min(1.0, newcomers / max(1, existing))
+
+
+def agreed(shares: Sequence[float]) -> float:
+    """How much of a step they are offered by what some of them found best for themselves: the median, the lower of two.
+
+    Most label-skewed clients are hurt by more than that, and a few who answer falsely cannot move it far.
+
+    >>> agreed([0.0, 0.125, 0.25, 1.0])
+    0.125
+    """
+    return statistics.median_low(shares)

@@ -53,9 +53,14 @@ def prefers(current: Predict, offered: Predict, trained: Examples, held_out: Exa
     `shifted`: the loss on its training images, flipped and shifted, which nobody trained on; `held-out`: how many of
     the images set aside are right, and among equals the loss on them.
     """
-    images, labels = shifted(trained) if evidence == "shifted" else held_out
+    images, labels = judged_by(trained, held_out, evidence)
     now, then = (_merit(predict(images), labels, evidence == "held-out") for predict in (current, offered))
     return then > now
+
+
+def judged_by(trained: Examples, held_out: Examples, evidence: Evidence) -> Examples:
+    """The images that this evidence is taken from."""
+    return shifted(trained) if evidence == "shifted" else held_out
 
 
 def shifted(examples: Examples) -> Examples:

@@ -121,6 +121,7 @@ class Method:
     whole_only: ClassVar[bool] = False  # trains in a way of its own, not with `train`, which can do the head alone
     zero_shot: ClassVar[bool] = False  # newcomers can be served before any round: that is evaluated too
     sends_changes: ClassVar[bool] = True  # uploads are `delta`, or what was downloaded and then changed: see `privacy`
+    judges: ClassVar[int] = 16  # existing clients that `question` goes to
     optional: ClassVar[frozenset[str]] = frozenset()  # of a card: what a client may keep to itself
     client_parts: ClassVar[tuple[str, ...]] = ()  # of the state: tensors `name/k` that are of client k alone
     simulated = False  # set by who simulates clients: then there is nobody to protect, and noise must repeat
@@ -196,6 +197,14 @@ class Method:
     def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
         """End of a round; uploads are checked and ordered by client."""
         raise NotImplementedError
+
+    def question(self, state: State, reports: dict[int, Message]) -> Message | None:
+        """What a few existing clients are asked before a step is closed (`judge`); most methods ask nothing."""
+        return None
+
+    def decide(self, state: State, answers: dict[int, Message]) -> dict[str, Any]:
+        """What follows from their answers, for `close_step`; and the same in words for people."""
+        return {}
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         """The step's rounds are over; `reports` are the participants' replies to `settle`."""
@@ -307,6 +316,10 @@ class Method:
         if model.prior is not None:
             theta[self.model.bias] += model.prior
         return theta
+
+    def judge(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        """An existing client's answer to `question`: one number from 0 to 1, `share`. It trains nothing."""
+        raise NotImplementedError
 
     def keep(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """The client's own step is closed: it keeps the model it is served. Asked unless existing clients follow."""

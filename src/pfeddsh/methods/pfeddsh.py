@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh.mechanisms import common, embedding, robust
+from pfeddsh.mechanisms import common, embedding, guard, robust
 from pfeddsh.mechanisms.consolidation import Consolidation
 from pfeddsh.mechanisms.replay import INVERSIONS
 from pfeddsh.mechanisms.robust import Aggregation
@@ -25,7 +26,7 @@ from pfeddsh.messages import Compute, Memory, Message, State
 from pfeddsh.methods.base import ClientData, Method, Normalised, Options, PriorAware, Statistics, Task, Visit, pooled
 from pfeddsh.models.parts import Personal, added, part
 
-AT_THE_END = ("share", "newcomer_share", "replay", "replay_first")  # of steps: what rounds do not depend on
+AT_THE_END = ("share", "ask", "newcomer_share", "replay", "replay_first")  # of steps: what rounds do not depend on
 
 
 class AroundCommon(Normalised, PriorAware):
@@ -42,7 +43,7 @@ class AroundCommon(Normalised, PriorAware):
         ge=0,
         le=1,
         description="of what a later step changes in the common model, how much existing clients are offered; none: "
-        "newcomers per existing client, the whole at most",
+        "what some of them find best, or, if they are not asked, newcomers per existing client, the whole at most",
     )
     newcomer_share: float = Field(
         0.5, ge=0, le=1, description="the same for the step's newcomers: how far beyond that version theirs lies"
@@ -65,6 +66,9 @@ class Settings(AroundCommon):
     statistics: Statistics = "blended"
     rate: float = Field(0.1, ge=0, description="of the deviation: the part of a visit's change that a client keeps")
     fade: float = Field(0.3, ge=0, le=1, description="how much of its deviation a client forgets at each visit")
+    ask: bool = Field(
+        True, description="ask some existing clients, who need not train for it, how far to follow a step"
+    )
 
 
 class PFedDSH(Method):
@@ -130,19 +134,39 @@ class PFedDSH(Method):
         state["common"] = state["common"] - self.settings.common_rate * moved
         state.facts["round"] += 1
 
+    def question(self, state: State, reports: dict[int, Message]) -> Message | None:
+        """The last version and what this step made of it: how far along the way between them are clients best off?"""
+        step = state.facts["step"]
+        if step == 1 or self.settings.share is not None or not getattr(self.settings, "ask", False):
+            return None
+        message = Message({"before": state[f"common/{step - 1}"], "trained": state["common"]})
+        if "statistics" in state:
+            message.tensors["statistics"] = state["statistics"]
+            message.tensors["seen"] = self._seen(reports) if reports else state["statistics"]
+        return message
+
+    def decide(self, state: State, answers: dict[int, Message]) -> dict[str, Any]:
+        if not answers:
+            return {}
+        state.facts["agreed"] = common.agreed([float(answer.facts["share"]) for answer in answers.values()])
+        return {"share": state.facts["agreed"], "asked": len(answers)}
+
+    def _seen(self, reports: dict[int, Message]) -> Tensor:
+        return pooled(self.model, [report["statistics"] for report in reports.values()])
+
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         """The step's version is a blend of old and new; that of newcomers lies nearer to what they trained."""
         step, newcomers = state.facts["step"], len(state.facts["newcomers"])
-        share = self.settings.share
+        share, agreed = self.settings.share, state.facts.pop("agreed", None)
         if share is None:
-            share = common.share(newcomers, state.facts["clients"] - newcomers)
+            share = common.share(newcomers, state.facts["clients"] - newcomers) if agreed is None else agreed
         trained = state["common"]
         version = trained.clone() if step == 1 else common.blend(state[f"common/{step - 1}"], trained, share)
         state[f"trained/{step}"], state[f"common/{step}"] = trained, version
         state.tensors.pop(f"trained/{step - 1}", None)  # its clients have their copies
         state["common"] = version.clone()
         if self.pools and reports:
-            seen = pooled(self.model, [report["statistics"] for report in reports.values()])
+            seen = self._seen(reports)
             state["statistics"] = common.blend(state["statistics"], seen, share) if "statistics" in state else seen
         if self.settings.replay == "common":
             self.remember(state, reports)
@@ -160,9 +184,7 @@ class PFedDSH(Method):
         told = [state.tensors.get(f"histogram/{k}", uniform) for k in state.facts["newcomers"]] or [uniform]
         state[f"replay/labels/{step}"] = torch.stack(told).mean(0)
         if reports:
-            state[f"replay/statistics/{step}"] = pooled(
-                self.model, [report["statistics"] for report in reports.values()]
-            )
+            state[f"replay/statistics/{step}"] = self._seen(reports)
 
     def replay(self, state: State, compute: Compute) -> dict[int, Message]:
         """The version that existing clients are offered is taught by the one before it and by what was trained."""
@@ -215,6 +237,18 @@ class PFedDSH(Method):
         facts = self.train(theta, data, visit)
         delta = message["theta"] - theta
         return Message({"delta": delta}, facts), self.deviated(memory, delta)
+
+    def judge(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
+        """How far between two versions the client is best off, by the same evidence as an offer."""
+        images, labels = guard.judged_by(data.train, data.held_out, visit.evidence)
+        losses = []
+        for share in common.SHARES:
+            between = {"theta": common.blend(message["before"], message["trained"], share)}
+            if "statistics" in message:
+                between["statistics"] = common.blend(message["statistics"], message["seen"], share)
+            served = self.followed(Message(between), data, memory, anew=True)
+            losses.append(float(F.cross_entropy(self.logits(served, images, message), labels)))
+        return Message(facts={"share": common.SHARES[losses.index(min(losses))]}), memory
 
     def deviated(self, memory: Memory, delta: Tensor) -> Memory:
         """What the client keeps of a visit, whatever becomes of its upload."""

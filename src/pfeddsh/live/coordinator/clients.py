@@ -24,6 +24,7 @@ from pfeddsh.live.coordinator.status_file import StatusFile
 from pfeddsh.live.exchange import Absent, Exchange
 from pfeddsh.messages import BadMessage, Memory, Message, Parts, Record, by_client, per_client, withheld
 
+RECORDED = ("card", "settle", "judge")  # what these bring enters the state, so it is in the journal first
 PAUSE = 0.25  # between two looks while waiting
 
 
@@ -74,10 +75,8 @@ class LiveClients:
             self.offers.make(step, dict(messages))
         elif job == "local" and round == 0:
             self.status.show(federation.ledger)  # how newcomers are served before their first round
-        if job in ("card", "settle"):
-            replies = self._recorded(job, messages, step)
-        else:
-            replies = self._question(job, messages, step, round)
+        recorded = job in RECORDED
+        replies = self._recorded(job, messages, step) if recorded else self._question(job, messages, step, round)
         if job == "card":
             self._turn_away_cardless(step)
         elif job in ("settle", "keep"):
@@ -149,9 +148,9 @@ class LiveClients:
     # Asking
 
     def _recorded(self, job: str, messages: Mapping[int, Message], step: int) -> list[tuple[int, Reply]]:
-        """Cards and reports, from the journal if they had come before an interruption."""
+        """Cards, reports and verdicts, from the journal if they had come before an interruption."""
         federation = self.federation
-        at = (step, 0 if job == "card" else federation.plan.rounds(step) + 1)
+        at = (step, 0 if job == "card" else federation.plan.rounds(step) + RECORDED.index(job))
         kept = federation.checkpoints.recorded(at)
         if kept is None:
             if job == "settle":

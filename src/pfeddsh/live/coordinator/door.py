@@ -34,7 +34,7 @@ class Door:
     def admit(self, job: str, who: Member, sent: Message, reply: Message) -> Message:
         """The reply with what this job may tell and nothing more; `BadMessage` for anything else."""
         try:
-            if job in ("receive", "score", "keep"):
+            if job in ("receive", "score", "keep", "judge"):
                 return Message(facts=_answer(job, reply.facts, who.test or MOST))
             facts, kept = _numbers(reply.facts, who.train or MOST), self._withheld(job, reply)
             reply = Message(reply.tensors, facts | ({"withheld": kept} if kept else {}))
@@ -118,6 +118,10 @@ def _answer(job: str, facts: dict[str, Any], images: int) -> dict[str, Any]:
     """What the answer to an offer, a score and the end of a step may tell."""
     if job == "keep":
         return {}
+    if job == "judge":
+        share = facts.get("share", 0)
+        _hold(_is_number(share) and 0 <= share <= 1, "the share is not a number from 0 to 1")
+        return {"share": float(share)} if "share" in facts else {}  # its policy may withhold it
     if job == "receive":
         _hold(isinstance(facts.get("accepted"), bool), "the answer to an offer is neither yes nor no")
         return {"accepted": facts["accepted"]}

@@ -17,6 +17,7 @@ PURPOSES = {
     "local": "upload what was trained",
     "settle": "report the end of the site's step",
     "keep": "confirm that the model is kept",
+    "judge": "say how far to follow a step",
     "receive": "answer an offer",
     "score": "tell the accuracy",
     "farewell": "confirm that the site has left",

@@ -30,7 +30,7 @@ from pfeddsh.models import registry as networks
 from pfeddsh.plugins import is_reference
 from pfeddsh.storage.files import Damaged, digest, read_record, write_record
 
-JOBS = ("card", "local", "settle", "keep", "receive", "score")
+JOBS = ("card", "local", "settle", "judge", "keep", "receive", "score")
 ERROR = "error"  # in place of a job: what went wrong
 
 
@@ -80,6 +80,10 @@ class Site:
         if header["job"] == "score":
             score = self._score(decode_call(trust.visit(header), message, self._memory))
             return encode({"status": "ok"}, self._released("score", message, score))
+        if header["job"] == "judge":
+            call = decode_call(trust.visit(header), message, self._memory)
+            verdict, _ = self.method.judge(call.message, self.data, call.memory, call.visit)
+            return encode({"status": "ok"}, self._released("judge", message, verdict))
         same = hashlib.sha256(body).hexdigest()
         if self._facts["last"] != same:
             self.budget.check(header["job"])

@@ -115,6 +115,8 @@ class Policy(BaseModel):
                 tensors["histogram"] = self._histogram(tensors["histogram"], samples, uniform)
         elif job == "receive" and not self.measures:
             facts = {"accepted": False}
+        elif job == "judge" and not self.measures:
+            facts = {}
         elif job == "score" and not self.measures:
             raise PolicyRefusal("this site's policy lets no measurements leave")
         if lacking := sorted(reply.tensors.keys() - tensors.keys()):
