@@ -42,7 +42,7 @@ KINDS = [f"{kind}{part}" for part in PARTS for kind in ("", "cpu ")]
 
 
 def tiny(classes: int, shape: tuple[int, int, int]) -> nn.Module:
-    """A perceptron of 180 weights: what is measured is everything around it."""
+    """A perceptron of 172 weights: what is measured is everything around it."""
     return nn.Sequential(nn.Flatten(), nn.Linear(shape[0], 8), nn.ReLU(), nn.Linear(8, classes))
 
 
