@@ -15,7 +15,7 @@ from PIL import Image
 
 from pfeddsh import Config, run
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Task
+from pfeddsh.methods.task import Task
 
 SIDE, CLASSES, EACH = 224, 4, 40
 

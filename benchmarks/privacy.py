@@ -1,12 +1,14 @@
 """What epsilon costs: everyone's accuracy at the end against the privacy of uploads, as a table and a figure.
 
-`python benchmarks/privacy.py --out runs/privacy` runs the digits (some twenty runs of a minute); `--dataset cifar10`
-runs a shortened CIFAR-10 (PFEDDSH_DATA names the folder). Finished runs are not repeated. `--docs` puts figures and
-tables into docs/privacy.md. The accounting is that of `pfeddsh.mechanisms.accounting`.
+`python benchmarks/privacy.py --out runs/privacy` runs the digits (some thirty runs of half a minute); `--protocol
+digits-half` has half of the clients in each round; `cifar10` is shortened (PFEDDSH_DATA names the folder). Finished
+runs are not repeated. `--docs` puts figures and tables into docs/privacy.md. The accounting is that of
+`pfeddsh.mechanisms.accounting`.
 """
 
 import argparse
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -16,34 +18,39 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.federation.run import run
+from pfeddsh.mechanisms import accounting
 
 METHODS = {"pfeddsh": "pFedDSH", "fedavg-prior": "FedAvg + prior"}
+# What is measured where. Half of the clients in each round, with as many uploads each: noise averages out better.
 PROTOCOLS: dict[str, dict[str, Any]] = {
-    "digits": {},
-    "cifar10": {"schedule": "40+10", "rounds_first": 60, "rounds_later": 20, "sample_fraction": 0.1},
+    "digits": {"dataset": "digits"},
+    "digits-half": {"dataset": "digits", "sample_fraction": 0.5, "rounds_first": 12, "rounds_later": 6},
+    "digits-long": {"dataset": "digits", "local_epochs": 10},  # for benchmarks/membership.py
+    "cifar10": {"dataset": "cifar10", "schedule": "80+20", "rounds_first": 40, "rounds_later": 10},
 }
-# Clips and noises. An upload of the digits without privacy has a length of 0.001 to 0.18: the widest clip never acts.
+# Clips and noises. An upload of the digits without privacy has a norm of 0.001 to 0.18: the widest clip never acts.
 GRIDS: dict[str, dict[float, tuple[float, ...]]] = {
     "digits": {
         1.0: (0.0, 0.003, 0.01, 0.03),
         0.2: (0.0, 0.015, 0.05, 0.15, 0.5),
         0.05: (0.0, 0.06, 0.2, 0.6, 2.0, 10.0),
     },
-    "cifar10": {1.0: (0.0, 0.003, 0.01, 0.03)},
+    "digits-half": {0.2: (0.0, 0.015, 0.05, 0.15, 0.5)},
+    "cifar10": {0.2: (0.0, 0.005, 0.02, 0.1)},
 }
 Found = dict[tuple[str, float, float], dict[str, Any]]  # method, clip (0: none), noise
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-def measure(dataset: str, method: str, clip: float, noise: float, out: Path) -> dict[str, Any]:
+def measure(protocol: str, method: str, clip: float, noise: float, out: Path) -> dict[str, Any]:
     """One run, or what it left if it has been done."""
-    folder = out / f"{dataset}-{method}-{clip:g}-{noise:g}"
+    folder = out / f"{protocol}-{method}-{clip:g}-{noise:g}"
     if not (folder / "results.json").exists():
         privacy = {"clip": clip, "noise": noise}
-        values = {"dataset": dataset, "method": method, "seed": 0, "engine": "serial", "privacy": privacy}
-        run(build({**values, **PROTOCOLS[dataset]}), folder)
+        values = {"method": method, "seed": 0, "engine": "serial", "privacy": privacy}
+        run(build({**values, **PROTOCOLS[protocol]}), folder)
     results: dict[str, Any] = json.loads((folder / "results.json").read_text())
     return results
 
@@ -70,10 +77,25 @@ def table(found: Found) -> str:
     )
 
 
-def figure(dataset: str, found: Found, path: Path) -> None:
+def cohorts(least: int = 3, noise: float = 0.05, uploads: int = 12) -> str:
+    """What more clients a round would be worth, by calculation: noise that leaves as much of it in their mean.
+
+    As it is here, the coordinator sees each upload; with secure aggregation it would see their sum alone.
+    """
+    lines = ["| clients a round | noise of each | epsilon | epsilon, were only the sum seen |", "|---:|---:|---:|---:|"]
+    for count in (least, 15, 100, 1000, 10_000):
+        own = noise * math.sqrt(count / least)
+        told = [accounting.epsilon({accounting.upload(z): uploads}, 1e-5) for z in (own, own * math.sqrt(count))]
+        lines.append(
+            f"| {count:,} | {own:.2g} | " + " | ".join(f"{e:,.3g}" if e < 1e3 else f"{e:,.0f}" for e in told) + " |"
+        )
+    return "\n".join(lines)
+
+
+def figure(protocol: str, found: Found, path: Path) -> None:
     drawing, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     for colour, (method, name) in zip(("C0", "C1"), METHODS.items(), strict=True):
-        for style, clip in zip(("-o", "--s", ":^"), GRIDS[dataset], strict=False):
+        for style, clip in zip(("-o", "--s", ":^"), GRIDS[protocol], strict=False):
             own = [
                 (r["privacy"]["epsilon"], r["acc_end_mean"])
                 for (m, c, z), r in found.items()
@@ -84,7 +106,7 @@ def figure(dataset: str, found: Found, path: Path) -> None:
         axes.axhline(found[method, 0.0, 0.0]["acc_end_mean"], color=colour, lw=0.8, label=f"{name}, no privacy")
     axes.axhline(alone(found), color="grey", ls="--", label="training alone")
     axes.set(xscale="log", xlabel="epsilon (delta = 1e-5); less is more private", ylabel="everyone at the end, %")
-    axes.set_title(dataset)
+    axes.set_title(protocol)
     axes.legend(fontsize=7)
     drawing.savefig(path, dpi=130)
 
@@ -103,19 +125,25 @@ def put(name: str, text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/privacy"))
-    parser.add_argument("--dataset", choices=sorted(PROTOCOLS), default="digits")
+    parser.add_argument("--protocol", choices=sorted(GRIDS), default="digits")
     parser.add_argument("--docs", action="store_true", help="write figure and table into docs/")
+    parser.add_argument("--cohorts", action="store_true", help="only calculate what larger cohorts are worth")
     given = parser.parse_args()
-    levels = [(0.0, 0.0), *((clip, noise) for clip, own in GRIDS[given.dataset].items() for noise in own)]
+    if given.cohorts:
+        print(cohorts())
+        if given.docs:
+            put("benchmarks/privacy.py --cohorts", cohorts())
+        return
+    levels = [(0.0, 0.0), *((clip, noise) for clip, own in GRIDS[given.protocol].items() for noise in own)]
     found: Found = {}
     for clip, noise in levels:
         for method in METHODS:
-            results = found[method, clip, noise] = measure(given.dataset, method, clip, noise, given.out)
+            results = found[method, clip, noise] = measure(given.protocol, method, clip, noise, given.out)
             print(method, clip, noise, round(results["acc_end_mean"], 2), flush=True)
     print(table(found))
     if given.docs:
-        put(f"benchmarks/privacy.py {given.dataset}", table(found))
-        figure(given.dataset, found, DOCS / f"privacy-{given.dataset}.png")
+        put(f"benchmarks/privacy.py {given.protocol}", table(found))
+        figure(given.protocol, found, DOCS / f"privacy-{given.protocol}.png")
 
 
 if __name__ == "__main__":

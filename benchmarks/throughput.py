@@ -1,9 +1,9 @@
-"""Federated training throughput divided by that of plain PyTorch, from one run: `throughput.py [MODEL]`.
+"""Federated training throughput divided by that of plain PyTorch, from one run: `throughput.py [MODEL...]`, or `all`.
 
 Plain PyTorch is as many single-thread processes as there are cores, each an ordinary autograd and torch.optim.SGD loop
-over the same network and images, nothing else. The federation is FedAvg with 4 of 100 clients of 500 images a round,
-with all it does beside training: messages, checks, aggregation, the journal. The two take turns, so that whatever else
-the machine does hits both.
+over the same network and images, nothing else. The federation is FedAvg with 4 of 100 clients of 500 images a round
+(100 for resnet18), with all it does beside training: messages, checks, aggregation, the journal. Each network has the
+kind of data it was made for. The two take turns, so that whatever else the machine does hits both.
 """
 
 import os
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +27,26 @@ from pfeddsh.federation.workbench import Workbench
 from pfeddsh.models import registry
 from pfeddsh.storage.checkpoint import Checkpoints
 
-ROUNDS, TURNS, SECONDS = 40, 5, 6.0
+TURNS, SECONDS = 5, 6.0
+CLIENTS = 100
+
+
+class Case(NamedTuple):
+    """What a network is fed: the shape of an example, so many rounds a turn, so many examples a client."""
+
+    shape: tuple[int, ...]
+    rounds: int
+    examples: int = 500
+
+
+CASES = {
+    "lenet": Case((3, 32, 32), 40),
+    "mlp": Case((64,), 40),
+    "convnet": Case((1, 28, 28), 10),
+    "resnet8": Case((3, 32, 32), 5),
+    "resnet20": Case((3, 32, 32), 2),
+    "resnet18": Case((3, 64, 64), 2, 100),
+}
 
 
 class Plain(nn.Module):
@@ -47,16 +67,17 @@ class Plain(nn.Module):
 def plain(path: str, seconds: float, name: str) -> float:
     """Samples per second of the ordinary loop in this process."""
     torch.set_num_threads(1)
-    data = np.load(path)
-    images = torch.from_numpy(data["x_train"][:4000]).float().permute(0, 3, 1, 2).div_(255).sub_(0.5).contiguous()
-    labels = torch.from_numpy(data["y_train"][:4000])
-    model = Plain() if name == "lenet" else registry.find(name)(classes=10, shape=(3, 32, 32))
+    data, case = np.load(path), CASES[name]
+    count, shape = case.examples, (*case.shape, 1, 1)[:3]
+    images = torch.from_numpy(data["x_train"][: 8 * count]).float().div_(255).sub_(0.5).view(-1, *shape)
+    labels = torch.from_numpy(data["y_train"][: 8 * count])
+    model = Plain() if name == "lenet" else registry.find(name)(classes=10, shape=shape)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     print("ready", flush=True)
     sys.stdin.readline()
     seen, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
-        for batch in torch.randperm(500).split(32):
+        for batch in torch.randperm(count).split(32):
             optimiser.zero_grad()
             F.cross_entropy(model(images[batch]), labels[batch]).backward()
             optimiser.step()
@@ -66,7 +87,7 @@ def plain(path: str, seconds: float, name: str) -> float:
 
 def plain_processes(path: Path, count: int, name: str) -> float:
     """The sum over as many processes as there are cores."""
-    command = [sys.executable, __file__, str(path), str(SECONDS), name]
+    command = [sys.executable, __file__, "--plain", str(path), str(SECONDS), name]
     workers = [subprocess.Popen(command, stdin=-1, stdout=-1, text=True) for _ in range(count)]
     for worker in workers:
         assert worker.stdout and worker.stdout.readline() == "ready\n"
@@ -90,22 +111,24 @@ class Counter:
 
 
 def main(name: str) -> None:
-    rounds = ROUNDS if name == "lenet" else ROUNDS // 8  # others are slower
+    case = CASES[name]
+    rounds, train = case.rounds, CLIENTS * case.examples
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "noise.npz"
         stream = np.random.default_rng(0)
-        x = stream.integers(0, 256, (51_000, 32, 32, 3), dtype=np.uint8)
-        y = stream.integers(0, 10, 51_000)
-        np.savez(path, x_train=x[:50_000], y_train=y[:50_000], x_test=x[50_000:], y_test=y[50_000:])
+        x = stream.integers(0, 256, (train + 1000, *case.shape), dtype=np.uint8)
+        x = x if len(case.shape) == 3 else x.astype(np.float32)
+        y = stream.integers(0, 10, len(x))
+        np.savez(path, x_train=x[:train], y_train=y[:train], x_test=x[train:], y_test=y[train:])
         os.environ["PFEDDSH_CACHE"] = folder
         config = Config(
-            dataset=str(path), method="fedavg", schedule="100", partition="iid", sample_fraction=0.04,
+            dataset=str(path), method="fedavg", schedule=str(CLIENTS), partition="iid", sample_fraction=0.04,
             rounds_first=rounds * TURNS + 1, model=name,
         )  # fmt: skip
         torch.set_num_threads(1)
         bench = Workbench(config)
-        engine = engines.create(config, bench)
+        engine = engines.create(bench.config, bench)
         counter = Counter()
         federation = Federation(bench, engine, Checkpoints(Path(folder) / "state"), [counter])
         federation._open(1)
@@ -121,6 +144,7 @@ def main(name: str) -> None:
         memory = _proportional(os.getpid()) + sum(_proportional(worker) for worker in _children())
         engine.close()
     ratios = [a / b for a, b in zip(federated, ordinary, strict=True)]
+    print(f"{name}, {'x'.join(map(str, case.shape))}")
     print(f"plain PyTorch, {cores} processes   {statistics.median(ordinary):8,.0f} samples/s")
     print(f"federation (FedAvg, pool)     {statistics.median(federated):8,.0f} samples/s")
     each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
@@ -141,7 +165,8 @@ def _proportional(pid: int) -> float:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 4:
-        print(plain(sys.argv[1], float(sys.argv[2]), sys.argv[3]))
+    if sys.argv[1:2] == ["--plain"]:
+        print(plain(sys.argv[2], float(sys.argv[3]), sys.argv[4]))
     else:
-        main(sys.argv[1] if len(sys.argv) > 1 else "lenet")
+        for name in (list(CASES) if sys.argv[1:] == ["all"] else sys.argv[1:]) or ["lenet"]:
+            main(name)

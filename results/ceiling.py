@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.methods.base import pooled

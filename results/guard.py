@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch.nn.functional as F
 
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.federation.engines import Serial
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread

@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pfeddsh.config import Config, build
+from pfeddsh.config import Config
+from pfeddsh.configure import build
 from pfeddsh.federation.run import resume, run
 
 HERE = Path(__file__).parent

@@ -51,11 +51,11 @@ class Runs:
         return sum(chosen) / len(chosen)
 
     def lead(self, method: str, others: Iterable[str], schedule: str, **where: object) -> dict[int, float]:
-        """By seed: everyone at the end, over the best of the others; on seeds that all of them have."""
+        """By seed: everyone at the end, over the best of the others that were run on that seed."""
         own = self.values("end", method, schedule, **where)
-        rivals = [found for other in others if (found := self.values("end", other, schedule, **where))]
-        common = sorted(set(own).intersection(*rivals)) if rivals else []
-        return {seed: own[seed] - max(rival[seed] for rival in rivals) for seed in common}
+        rivals = [self.values("end", other, schedule, **where) for other in others]
+        best = {seed: max((rival[seed] for rival in rivals if seed in rival), default=None) for seed in own}
+        return {seed: own[seed] - value for seed, value in sorted(best.items()) if value is not None}
 
 
 def rows(name: str, **equal: str) -> list[dict[str, str]]:

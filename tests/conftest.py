@@ -1,6 +1,5 @@
 """What the tests share: a tiny configuration, finished runs of it, and comparisons that leave out the clock."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -10,12 +9,15 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 import torch
+from filelock import FileLock
 from torch import Tensor
 
-from pfeddsh.config import Config, build
+from pfeddsh.config import Config
+from pfeddsh.configure import build
 from pfeddsh.federation.run import run
 from pfeddsh.messages import bundle
-from pfeddsh.methods.base import Task
+from pfeddsh.methods.task import Task
+from pfeddsh.storage.checkpoint import Checkpoints
 from pfeddsh.storage.files import read_record
 from pfeddsh.storage.settled import Settled
 from pfeddsh.storage.store import Store
@@ -37,7 +39,15 @@ LONG = ("live_flower", "rivals", "compare", "run", "plugins", "hyperdsh", "pfedd
 
 def lacking(reason: str) -> NoReturn:
     """A program that a test needs is not there: fine on a laptop, a failure where all tests are meant to run."""
-    pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def pytest_configure() -> None:
+    """Test processes share the cores already: threads of each would only wait for those of the others."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
+    torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -118,17 +128,27 @@ def task() -> Task:
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
-    """Finished serial runs of the tiny configuration, computed once; tests must not write into their folders."""
+    """Finished serial runs of the tiny configuration, computed once; tests must not write into their folders.
+
+    Their states are those of the moment before they ended.
+    """
     folder = shared_folder(tmp_path_factory, "reference")
 
     def get(method: str = "fedavg", **changes: Any) -> Run:
         config = tiny(method, **changes)
         own = folder / hashlib.sha256(config.toml().encode()).hexdigest()[:16]
         own.mkdir(exist_ok=True)
-        with (own / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another test process may be at it
+        with FileLock(own / ".lock"):  # another test process may be at it
             if (results := own / "run" / "results.json").exists():
                 return Run(own / "run", json.loads(results.read_text()))
-            return Run(own / "run", run(config, own / "run"))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Checkpoints, "thin", lambda self: None)
+                return Run(own / "run", run(config, own / "run"))
 
     return get
+
+
+@pytest.fixture
+def all_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs keep the states they would have continued from."""
+    monkeypatch.setattr(Checkpoints, "thin", lambda self: None)

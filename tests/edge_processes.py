@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Deployment:
             *("--ssl-ca-certfile", tls / "ca.crt", "--ssl-certfile", tls / "server.pem"),
             *("--ssl-keyfile", tls / "server.key", "--disable-runtime-dependency-installation"),
         )
-        self.launch("nginx.log", *proxy.command(self.folder))
+        self.proxy = self.launch("nginx.log", *proxy.command(self.folder))
         until(self.answers)
 
     def answers(self) -> bool:
@@ -77,12 +77,17 @@ class Deployment:
         return process
 
     def supernode(
-        self, home: Path, *options: Any, address: str = "", ca: Path | None = None
+        self,
+        home: Path,
+        *options: Any,
+        address: str = "",
+        ca: Path | None = None,
+        program: Sequence[Any] = (BIN / "flower-supernode",),
     ) -> subprocess.Popen[bytes]:
         """A SuperNode that writes to the log `home`.name + '.log'; `options` may name its key."""
         return self.launch(
             f"{home.name}.log",
-            *(BIN / "flower-supernode", "--superlink", address or self.outside, "--port", free_port()),
+            *(*program, "--superlink", address or self.outside, "--port", free_port()),
             *("--root-certificates", ca or self.folder / "tls" / "ca.crt", *options),
         )
 

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.results.metrics import sampled_adaptation, summary
 from pfeddsh.results.visits import visits
 

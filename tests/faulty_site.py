@@ -15,12 +15,15 @@ from pfeddsh.messages import Message
 
 
 def spoil(kind: str, message: Message) -> None:
+    name = next(iter(message.tensors))
     if kind == "nan":
-        message["delta"][0] = float("nan")
+        message[name][0] = float("nan")
     elif kind == "shape":
-        message["delta"] = message["delta"][:-1].clone()
+        message[name] = message[name][:-1].clone()
     elif kind == "size":
         message["more"] = torch.zeros(2_000_000)
+    elif kind == "huge":
+        message["more"] = torch.zeros(100_000_000)
 
 
 class Faulty(Site):

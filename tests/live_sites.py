@@ -26,8 +26,9 @@ from pfeddsh.live.transport import Answer, Node, TransportError
 from pfeddsh.live.wire import decode, encode
 from pfeddsh.messages import Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Options, Task
 from pfeddsh.methods.local import Local
+from pfeddsh.methods.options import Options
+from pfeddsh.methods.task import Task
 from pfeddsh.storage.checkpoint import Checkpoints
 
 CLASSES = [str(digit) for digit in range(10)]
@@ -86,12 +87,12 @@ def simulate(
     batches: list[tuple[int, ...]],
     paths: list[Path],
     folder: Path,
-    absent: set[tuple[int, int, int]] = frozenset(),  # type: ignore[assignment]
+    absent: set[tuple[int, int, int]] = frozenset(),
 ) -> Federation:
     """The same federation with the serial engine; `absent` names (step, round, client) whose uploads do not count."""
 
     class WithoutThose(Simulated):
-        def ask(self, job, messages, memories, step, round):  # type: ignore[no-untyped-def]
+        def ask(self, job, messages, memories, step, round):
             replies = super().ask(job, messages, memories, step, round)
             lost = {k for k, _ in replies if job == "local" and (step, round, k) in absent}
             return [(k, (Message(), memory) if k in lost else (reply, memory)) for k, (reply, memory) in replies]

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from pfeddsh.mechanisms import capacity, masks
-from pfeddsh.models.lenet import GATES, LeNet
+from pfeddsh.models.fast import GATES
+from pfeddsh.models.lenet import LeNet
 
 MODEL = LeNet(10)
 LAYERS = MODEL.channels.layers

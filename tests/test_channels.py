@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from pfeddsh.models.lenet import GATES, LeNet
+from pfeddsh.models.fast import GATES
+from pfeddsh.models.lenet import LeNet
 
 LAYERS, OUTSIDE, NOTHING = LeNet(10).channels.layers, LeNet(10).channels.outside, LeNet(10).channels.nothing
 

@@ -8,7 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+import commands
 import pytest
+from commands import Command
 from conftest import TINY, comparable, tiny
 from typer.testing import CliRunner
 
@@ -43,13 +45,14 @@ def own_environment(monkeypatch):
 def command(folder: Path, *more: str) -> list[str]:
     (folder / "plan.toml").write_text(PLAN)
     plan, out, cache = str(folder / "plan.toml"), str(folder / "out"), str(folder / "cache")
-    return [sys.executable, "-m", "pfeddsh", "compare", plan, "--out", out, "--cache", cache, "--jobs", "2", *more]
+    return ["compare", plan, "--out", out, "--cache", cache, "--jobs", "2", *more]
 
 
 def expect_what_single_runs_give(out: Path, reference) -> None:
     for name, schedule in zip(NAMES, ("6+2x2", "6+4"), strict=True):
         alone = reference("fedavg", schedule=schedule, rounds_first=3, rounds_later=2)
         assert comparable(json.loads((out / name / "results.json").read_text())) == comparable(alone.results)
+    assert "digits, 6+2x2" in (out / "report.html").read_text()
 
 
 def rounds_on_disk(out: Path) -> int:
@@ -70,41 +73,35 @@ def test_killed_at_several_moments_it_goes_on_to_the_same_bits(tmp_path, referen
         (signal.SIGKILL, lambda: (out / NAMES[1] / "events.jsonl").exists()),  # both runs side by side
     ]
     for blow, moment in moments:
-        process = subprocess.Popen(
-            command(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # also where tests run in the background
-        )  # fmt: skip
-        try:
-            deadline = time.monotonic() + LONG
-            while not moment() and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.01)
-            assert process.poll() is None, process.communicate()[1]
-        finally:
-            process.send_signal(blow)
-            _, told = process.communicate(timeout=60)
+        process = Command(tmp_path / "log", *command(tmp_path))
+        deadline = time.monotonic() + LONG
+        while not moment() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert process.poll() is None, process.log.read_text()
+        process.send(blow)
+        status = process.wait(60)
         if blow == signal.SIGINT:
             go_on = f"pfeddsh compare --out {out} --cache {tmp_path / 'cache'}"
-            assert process.returncode == 130 and f"`{go_on}` continues" in told
+            assert status == 130 and f"`{go_on}` continues" in process.log.read_text()
         for name in NAMES:
             if (out / name / "state").exists() and not (out / name / "results.json").exists():
                 told = (out / name / "events.jsonl").read_text() if (out / name / "events.jsonl").exists() else ""
                 assert rounds_on_disk(out / name) >= told.count('"event": "round"')
-    done = subprocess.run(command(tmp_path), capture_output=True, text=True, timeout=LONG)
-    assert done.returncode == 0, done.stdout + done.stderr
+    shown = commands.told(tmp_path / "log", *command(tmp_path))
     expect_what_single_runs_give(out, reference)
-    assert "+2x2" in done.stdout and "wall time" in done.stdout and "% saved" in done.stdout
+    assert "+2x2" in shown and "wall time" in shown and "% saved" in shown
     assert [read_times(out / name)["adopted"] for name in NAMES] == [0, 2]
     assert not (out / NAMES[0] / "state").exists(), "finished runs keep their results, not their states"
 
 
-def test_on_ray_it_gives_the_same_bits_also_for_a_method_of_ones_own(tmp_path, reference):
+def test_on_ray_it_gives_the_same_bits_also_for_a_method_of_ones_own(tmp_path, reference, monkeypatch):
     pytest.importorskip("ray")
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("from pfeddsh.methods.fedavg import FedAvg\n\nclass Mine(FedAvg):\n    pass\n")
     line = command(tmp_path, "--engine", "ray")
     (tmp_path / "plan.toml").write_text(PLAN.replace('["fedavg"]', '["fedavg", "mine:Mine"]'))
-    done = subprocess.run(line, capture_output=True, text=True, timeout=LONG, env=environment, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    commands.told(tmp_path / "log", *line)
     expect_what_single_runs_give(tmp_path / "out", reference)
     assert [read_times(tmp_path / "out" / name)["adopted"] for name in NAMES] == [0, 2]
     for name in NAMES:

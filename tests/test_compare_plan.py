@@ -8,7 +8,7 @@ from conftest import tiny
 
 from pfeddsh.compare.keys import code, stops
 from pfeddsh.compare.plan import make
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.methods.registry import METHODS
 from pfeddsh.values import read

@@ -4,7 +4,8 @@ import tomllib
 
 import pytest
 
-from pfeddsh.config import Config, build
+from pfeddsh.config import Config
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.values import override, read
 

@@ -10,7 +10,7 @@ from pfeddsh.federation.workbench import Workbench
 from pfeddsh.mechanisms import guard
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Visit
+from pfeddsh.methods.task import Visit
 
 SMALL = {"hidden": 16}
 METHODS = {"fedavg": {}, "fedper": {}, "hr": {"codes": 20}, "pefll": SMALL, "fedweit": {}, "fedclass": {}}

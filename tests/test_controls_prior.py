@@ -7,7 +7,7 @@ from conftest import assert_same_bits, final_tensors
 from pfeddsh.mechanisms.prior import RARE, log_prior, own_prior
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Visit
+from pfeddsh.methods.task import Visit
 
 PRIOR = ("fedavg", "fedper", "fedrep", "local")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.data import datasets
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import run

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.data import datasets
 from pfeddsh.data.natural import example, natural
 from pfeddsh.data.splits import Split, in_order, whole

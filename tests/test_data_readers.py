@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pfeddsh.data import datasets, decode, locate, parquet
+from pfeddsh.data import datasets, decode, parquet
 from pfeddsh.data.images import Fit
 from pfeddsh.errors import UserError
 
@@ -27,7 +26,8 @@ def alone(tmp_path, monkeypatch):
     """No cache, data or hub but those of the test."""
     monkeypatch.setenv("PFEDDSH_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("PFEDDSH_DATA", raising=False)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    for module in ("huggingface_hub", "pooch"):
+        monkeypatch.setitem(sys.modules, module, None)
 
 
 def encoded(pixels, kind="PNG"):
@@ -233,10 +233,10 @@ def test_missing_dataset_says_where_it_was_sought_and_what_to_do(tmp_path, monke
     with pytest.raises(UserError) as caught:
         datasets.load("cifar10", tmp_path / "data")
     text = str(caught.value)
-    assert "train-*.parquet" in text and "install huggingface_hub" in text
+    assert "train-*.parquet" in text and "pip install 'pfeddsh[hub]'" in text
     for root in (tmp_path / "data", tmp_path / "cache" / "data"):
         assert str(root / "uoft-cs" / "cifar10" / "plain_text") in text
-    with pytest.raises(UserError, match="put it there"):
+    with pytest.raises(UserError, match=r"expected pneumoniamnist.npz in .*pip install"):
         datasets.load("pneumoniamnist")
     monkeypatch.setenv("PFEDDSH_DATA", str(tmp_path / "typo"))
     with pytest.raises(UserError, match=r"PFEDDSH_DATA: .*typo is not a folder"):
@@ -254,35 +254,6 @@ def test_a_dataset_with_a_shard_missing_is_not_used(tmp_path):
     files[0].unlink()
     with pytest.raises(UserError, match="all shards"):
         datasets.load("cifar10", tmp_path)
-
-
-def hub(download):
-    module = types.ModuleType("huggingface_hub")
-    module.snapshot_download = download
-    return module
-
-
-def test_missing_dataset_is_downloaded_into_the_cache(tmp_path, monkeypatch):
-    asked = []
-
-    def download(repo, *, repo_type, allow_patterns, local_dir):
-        asked.append((repo, repo_type, allow_patterns))
-        assert local_dir == locate.downloads() / repo
-        cifar10(locate.downloads(), random_images(10, 32, 32, 3))
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub(download))
-    assert len(datasets.load("cifar10").x_train) == 10
-    assert len(datasets.load("cifar10").x_train) == 10
-    assert asked == [("uoft-cs/cifar10", "dataset", ["plain_text/*.parquet"])]
-
-
-def test_a_failed_download_is_reported(monkeypatch):
-    def download(*_args, **_options):
-        raise ConnectionError("no route\nlong details")
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub(download))
-    with pytest.raises(UserError, match=r"failed \(ConnectionError: no route\); put the files"):
-        datasets.load("cifar10")
 
 
 @pytest.mark.skipif(not (REAL / "medmnist").is_dir(), reason=f"no real data in {REAL} (set PFEDDSH_DATA)")

@@ -7,11 +7,12 @@ import pytest
 import torch
 from conftest import BASIC, assert_same_bits, comparable, events, final_tensors, tiny
 
-from pfeddsh.federation import engines, pool
+from pfeddsh.federation import engines, forker, pool
 from pfeddsh.federation import workers as workers_of_pools
+from pfeddsh.federation.pool import Pool
 from pfeddsh.federation.run import run
 from pfeddsh.federation.workbench import CONTROL, Call, Workbench
-from pfeddsh.federation.workers import WorkerError
+from pfeddsh.federation.workers import WorkerError, pack, unpack
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods.fedavg import FedAvg
 
@@ -63,10 +64,10 @@ def test_a_killed_worker_is_replaced_and_the_bits_stay_the_same(reference, tmp_p
 
 def test_workers_come_of_one_process_which_is_replaced_if_it_dies(bench):
     first = workers_of_pools.Worker(tiny())
-    forker = workers_of_pools._forkers[os.getpid()]._process
+    parent = forker._forkers[os.getpid()].pid
     first.close()
-    forker.kill()
-    forker.wait()
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
     again = workers_of_pools.Worker(tiny())
     call = Call("local", bench.visit(1, 0, 0), Message({"theta": bench.task.theta0}))
     assert again.run(call)[0].facts["samples"] == len(bench.parts.train[0])
@@ -75,7 +76,7 @@ def test_workers_come_of_one_process_which_is_replaced_if_it_dies(bench):
 
 
 def test_an_error_in_a_worker_carries_the_call_and_the_workers_traceback(bench):
-    hired = engines.Pool(tiny(engine="pool", workers=1))
+    hired = Pool(tiny(engine="pool", workers=1))
     try:
         good = Call("local", bench.visit(2, 3, 5), Message({"theta": bench.task.theta0}))
         bad = Call("local", bench.visit(2, 3, 5), Message({"tehta": bench.task.theta0}))
@@ -121,7 +122,7 @@ def test_serial_background_work_waits_until_it_is_asked_for(bench):
 
 def test_a_call_survives_packing(bench):
     call = Call("local", bench.visit(2, 1, 7), Message({"theta": torch.ones(3)}), Memory({"head": torch.zeros(2)}))
-    again = engines.unpack(engines.pack(call))
+    again = unpack(pack(call))
     assert (again.job, again.visit) == (call.job, call.visit)
     assert_same_bits(again.message.tensors, call.message.tensors)
     assert_same_bits(again.memory.tensors, call.memory.tensors)

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pfeddsh.models.fast import LeNetTrainer
-from pfeddsh.models.lenet import CHANNELS, GATES, LeNet
+from pfeddsh.models.fast import CHANNELS, GATES, LeNetTrainer
+from pfeddsh.models.lenet import LeNet
 from pfeddsh.models.training import cross_entropy, sgd_epoch
 
 

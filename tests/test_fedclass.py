@@ -7,8 +7,8 @@ from conftest import assert_same_bits, final_tensors, tiny
 from test_methods_basic import Images, last_two_snapshots, memories
 
 from pfeddsh.messages import Memory, Message
-from pfeddsh.methods.base import Visit
 from pfeddsh.methods.fedclass import FedCLASS, Settings, divergence
+from pfeddsh.methods.task import Visit
 
 PLAN = tiny().plan()
 PAIRS = [("fedclass", "fedavg", "theta"), ("fedclass-local-head", "fedper", "body")]

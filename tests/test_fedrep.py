@@ -7,9 +7,10 @@ from test_methods_basic import Images, last_two_snapshots, memories
 
 from pfeddsh.messages import Memory
 from pfeddsh.methods import fedrep
-from pfeddsh.methods.base import Visit
 from pfeddsh.methods.fedrep import FedRep, Settings, two_passes
+from pfeddsh.methods.task import Visit
 from pfeddsh.models.lenet import STATISTICS
+from pfeddsh.models.training import sgd_epoch
 
 PLAN = tiny().plan()
 VISIT = Visit(seed=0, step=1, round=0, client=0, lr=0.1, batch_size=16)
@@ -34,7 +35,7 @@ def test_each_phase_touches_its_own_part_only(split, task, monkeypatch):
         before_and_after.append((start, theta.clone()))
         return loss
 
-    original = fedrep.sgd_epoch
+    original = sgd_epoch
     monkeypatch.setattr(fedrep, "sgd_epoch", watched)
     method = FedRep(task, Settings(split_epoch=split))
     method.local(method.download(method.init(), [0])[0], Images(), Memory(), VISIT)

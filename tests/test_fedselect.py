@@ -7,9 +7,9 @@ from test_methods_basic import Images, last_two_snapshots, memories
 
 from pfeddsh.federation.run import run
 from pfeddsh.messages import BadMessage, Memory, Message
-from pfeddsh.methods.base import Visit
 from pfeddsh.methods.fedselect import FedSelect, Settings
 from pfeddsh.methods.partial import Partial
+from pfeddsh.methods.task import Visit
 
 PLAN = tiny().plan()
 

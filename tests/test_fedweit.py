@@ -6,10 +6,11 @@ from conftest import assert_same_bits, final_tensors, tiny
 from test_methods_basic import Images, last_two_snapshots, memories
 
 from pfeddsh.messages import BadMessage, Memory, Message
-from pfeddsh.methods.base import Options, Task, Visit
 from pfeddsh.methods.fedper import FedPer
 from pfeddsh.methods.fedweit import FedWeIT, Settings
-from pfeddsh.models.lenet import CHANNELS, GATES
+from pfeddsh.methods.options import Options
+from pfeddsh.methods.task import Task, Visit
+from pfeddsh.models.fast import CHANNELS, GATES
 from pfeddsh.models.training import cross_entropy
 
 PLAN = tiny().plan()

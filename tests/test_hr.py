@@ -10,10 +10,10 @@ from torch import Tensor
 from pfeddsh.federation.run import run
 from pfeddsh.messages import BadMessage, Memory, Message
 from pfeddsh.methods import lennard_jones
-from pfeddsh.methods.base import Task, Visit
 from pfeddsh.methods.hr import HR, Settings
+from pfeddsh.methods.task import Task, Visit
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, encode
-from pfeddsh.models.lenet import STATISTICS
+from pfeddsh.models.lenet import STATISTICS, LeNet
 
 SMALL = {"codes": 20, "replay_steps": 2, "replay_batch": 8}
 VISIT = Visit(seed=0, step=1, round=0, client=0, lr=0.05)
@@ -89,6 +89,7 @@ def test_classes_nobody_holds_are_placed_as_well():
 
 def test_the_encoder_is_lenet_up_to_fc2_without_its_relu():
     task = Task.create(10, 0)
+    assert isinstance(task.model, LeNet)
     images = Images().train[0]
     p = task.model.views(task.theta0)
     codes = encode(task.model, task.theta0[task.model.body], images)
@@ -175,7 +176,7 @@ def snapshots(out) -> list[dict[str, Tensor]]:
     return [snapshot_tensors(path) for path in sorted((out / "state").glob("snapshot-*.safetensors"))]
 
 
-def test_a_whole_run_counts_decoder_centroids_and_codes(tmp_path):
+def test_a_whole_run_counts_decoder_centroids_and_codes(tmp_path, all_states):
     config = tiny("hr", schedule="6+2", rounds_first=3, rounds_later=3, options=SMALL)
     results = run(config, tmp_path / "run")
     visits = [3 * len(config.plan().cohort(step, 0)) for step in (1, 2)]
@@ -192,7 +193,7 @@ def test_a_whole_run_counts_decoder_centroids_and_codes(tmp_path):
         assert not torch.equal(before[f"state:{name}"], after[f"state:{name}"]), name
 
 
-def test_a_local_head_stays_with_its_client(tmp_path):
+def test_a_local_head_stays_with_its_client(tmp_path, all_states):
     config = tiny("hr-local-head", schedule="6+2", rounds_first=3, rounds_later=3, options=SMALL)
     results = run(config, tmp_path / "run")
     assert results["acc"][1][config.plan().batch(2)[0]] is not None

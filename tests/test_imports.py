@@ -1,6 +1,7 @@
 """Imports point one way: no module, and no package, comes back to where it started; lazy imports count too."""
 
 import ast
+import inspect
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -70,3 +71,26 @@ def test_no_two_classes_share_a_name():
             if isinstance(node, ast.ClassDef) and node.name != "Settings" and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(module)
     assert {name: where for name, where in found.items() if len(where) > 1} == {}
+
+
+def test_the_public_interface_is_documented_and_typed():
+    assert (ROOT / "py.typed").exists() and pfeddsh.__version__
+    for name in set(pfeddsh.__all__) - {"__version__"}:
+        entry = getattr(pfeddsh, name)
+        assert entry.__doc__, name
+        if inspect.isfunction(entry):
+            assert entry.__annotations__.keys() == inspect.signature(entry).parameters.keys() | {"return"}, name
+
+
+def test_a_configuration_knows_neither_methods_nor_federation():
+    graph, reached, ahead = imports(), set(), ["pfeddsh.config"]
+    while ahead:
+        reached |= (new := graph.get(ahead.pop(), set()) - reached)
+        ahead += new
+    assert "pfeddsh.models.registry" in reached, "the graph is real"
+    assert {package(module) for module in reached} & {"methods", "federation", "configure", "live"} == set()
+
+
+def test_only_models_name_the_default_network():
+    others = {name: path for name, path in modules().items() if package(name) != "models"}
+    assert [name for name, path in others.items() if "lenet" in path.read_text().lower()] == []

@@ -1,16 +1,21 @@
 """`pfeddsh doctor`: what is well is ok, and every fault that can be made here is found, with what to do."""
 
 import datetime
+import importlib.metadata
 import shutil
 import socket
+import ssl
 import subprocess
+import threading
 from collections import namedtuple
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import lacking
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from edge_processes import until
@@ -18,6 +23,7 @@ from live_sites import TINY
 from typer.testing import CliRunner
 
 from pfeddsh.cli import app
+from pfeddsh.errors import UserError
 from pfeddsh.live.coordinator.config import build, save
 from pfeddsh.live.doctor import certificates, coordinator, machine, network, site
 from pfeddsh.live.doctor.findings import Finding
@@ -122,10 +128,10 @@ def test_files_that_cannot_be_used_are_found(place: Path) -> None:
 
 def test_a_full_disk_and_a_foreign_flower_stop_both_sides(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 1000, 1000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 1000, 1000))
     assert "only 1.0 kB are free" in said(machine.folder(place), "stop")[0]
-    real = machine.importlib.metadata.version
-    monkeypatch.setattr(machine.importlib.metadata, "version", lambda name: "1.0" if name == "flwr" else real(name))
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.0" if name == "flwr" else real(name))
     assert "needs Flower 1.41.0" in said(machine.versions(), "stop")[0]
 
 
@@ -154,7 +160,7 @@ def test_a_site_is_told_what_keeps_it_away(place: Path) -> None:
 def test_both_sides_of_the_door(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nginx as it is: a site gets through by the right name, and sees a wrong CA and a wrong clock."""
     if shutil.which("nginx") is None:
-        pytest.skip("needs Debian's package nginx-light")
+        lacking("needs Debian's package nginx-light")
     server, home = place / "server", place / "north"
     port = free_port()
     proxy.write(server, f"127.0.0.1:{port}")
@@ -180,6 +186,33 @@ def test_both_sides_of_the_door(place: Path, monkeypatch: pytest.MonkeyPatch) ->
     finally:
         nginx.terminate()
         nginx.wait()
+
+
+@pytest.mark.parametrize(("days", "said"), [(2, "is not valid yet by this"), (-4000, "has expired by this")])
+def test_a_clock_that_is_off_is_named_where_a_certificate_does_not_fit_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch, days: int, said: str
+) -> None:
+    """The certificate is of another time, which looks to a site as if its own clock were off."""
+    real = datetime.datetime.now
+    other = SimpleNamespace(now=lambda tz: real(tz) + datetime.timedelta(days=days))
+    moved = SimpleNamespace(datetime=other, UTC=datetime.UTC, timedelta=datetime.timedelta)
+    with monkeypatch.context() as patch:
+        patch.setattr(certs, "datetime", moved)
+        certs.make(place / "other")
+    tls = place / "other" / "tls"
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tls / "server.pem", tls / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            with suppress(OSError), listening.accept()[0] as caller, context.wrap_socket(caller, server_side=True):
+                pass
+
+        server = threading.Thread(target=answer)
+        server.start()
+        with pytest.raises(UserError, match=f"{said} machine's clock, which says {real(datetime.UTC):%Y-%m-%d}"):
+            network.knock(f"localhost:{listening.getsockname()[1]}", tls / "ca.crt")
+        server.join()
 
 
 def test_the_command_ends_with_one_if_something_would_stop_it(place: Path) -> None:

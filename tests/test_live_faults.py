@@ -227,3 +227,16 @@ def test_an_introduction_that_means_nothing_is_refused_and_stops_nobody(tmp_path
     assert [client["name"] for client in status["clients"]] == ["site-0"]
     refused = [entry for entry in status["refused"] if "introduction refused" in entry["reason"]]
     assert len(refused) == len(HELLOS)
+
+
+def test_two_sites_with_one_key_are_one_client(tmp_path, paths):
+    """A copied folder, started twice. With TLS Flower turns the second away; without, whoever spoke last counts."""
+    federation(tmp_path / "server", steps=2, **QUICK)
+    town = Town(tmp_path, paths)
+    town.come(0)
+    twin = town.network.add(200, tmp_path / "twin", paths[0], name="site-0")
+    town.happen = lambda job, step, round, name: (job, step) != ("score", 1) or town.come(1) is None
+    results, status, known = town.run()
+    assert twin.key == "key of site-0"
+    assert [client["name"] for client in known["clients"]] == ["site-0", "site-1"]
+    assert results["clients"] == 2 and status["phase"] == "done"

@@ -8,4 +8,5 @@ def test_no_mutated_message_breaks_a_door_or_gets_through_without_meaning(tmp_pa
     assert faults == []
     for door in DOORS:
         assert outcomes[door, "refused"] > 0, door
-    assert outcomes["reply", "accepted"] > 0, "some mutations are harmless; if none gets in, nothing was tried"
+        harmless = door == "checkpoint" or outcomes[door, "accepted"] > 0
+        assert harmless, f"some mutations are harmless; if none gets in at {door}, nothing was tried"

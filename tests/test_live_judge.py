@@ -7,7 +7,7 @@ from pfeddsh.live.coordinator.roster import Member
 from pfeddsh.live.site.policy import Policy
 from pfeddsh.messages import BadMessage, Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Task
+from pfeddsh.methods.task import Task
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ from pfeddsh.live.transport import TransportError
 from pfeddsh.mechanisms import projection
 from pfeddsh.messages import Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Task
+from pfeddsh.methods.hyperdsh import HyperDSH
+from pfeddsh.methods.task import Task
 
 PAPER = {"hidden": 32, "images": 20, "iterations": 2, "replay": "paper"}
 
@@ -139,6 +140,7 @@ def test_a_key_direction_that_is_given_back_is_free_and_those_of_others_stay_tak
     task = Task.create(10, 0)
     options = registry.find("pfeddsh-hyper").options({"hidden": 32})
     method = registry.create("pfeddsh-hyper", options, task)
+    assert isinstance(method, HyperDSH)
     state = method.init()
     draw = torch.Generator().manual_seed(0)
 

@@ -1,6 +1,8 @@
 """A site's policy holds whatever the coordinator asks for; what it lets go is counted, written down, and paid for."""
 
+import hashlib
 import json
+import os
 import sys
 
 import pytest
@@ -19,7 +21,7 @@ from pfeddsh.live.site.policy import OPEN, Policy
 from pfeddsh.live.site.status import read_status, render
 from pfeddsh.live.site.worker import reply
 from pfeddsh.live.wire import decode, encode_call
-from pfeddsh.mechanisms import accounting, privacy
+from pfeddsh.mechanisms import accounting
 from pfeddsh.messages import Message
 
 STRICT = Policy(measures=False, clip=1.0, noise=8.0, epsilon=3.0)
@@ -131,7 +133,7 @@ def test_noise_at_a_site_does_not_follow_from_any_seed(tmp_path, paths, monkeypa
     known, _ = own.method.card(Message(), own.data, Message(), visit)
     assert torch.equal(drawn["histogram"], known["histogram"])
     # every draw comes from the system: with a system that always says the same, the noise is the same
-    monkeypatch.setattr(privacy.os, "urandom", lambda count: b"\x55" * count)
+    monkeypatch.setattr(os, "urandom", lambda count: b"\x55" * count)
     fixed = [ask(site(tmp_path / f"fixed-{k}", paths[0], rules), "local")[1]["delta"] for k in range(2)]
     assert torch.equal(*fixed)
 
@@ -181,7 +183,7 @@ def test_every_message_is_in_the_audit_log_and_a_changed_line_shows(tmp_path, pa
     lines = log(home)
     assert [line["job"] for line in lines] == ["card", "local", "settle", "error"]
     assert [line["bytes"] for line in lines] == [len(body) for body in sent]
-    assert [line["sha256"] for line in lines] == [audit.hashlib.sha256(body).hexdigest() for body in sent]
+    assert [line["sha256"] for line in lines] == [hashlib.sha256(body).hexdigest() for body in sent]
     assert all(line["purpose"] and line["time"] for line in lines)
     assert audit.verify(home) == (4, None)
     with (home / audit.FILE).open("a") as file:
@@ -199,7 +201,7 @@ def test_nothing_leaves_that_cannot_be_written_down(tmp_path, paths, monkeypatch
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(audit.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space"):
         reply(own, ask.body("local"))
 
@@ -208,7 +210,7 @@ def test_a_federation_of_sites_with_policies_onboards_and_logs_every_message(tmp
     federation(tmp_path / "server", steps=1)
     network = FakeNetwork()
     sent = []
-    network.fault = lambda header, name, body: (sent.append((name, audit.hashlib.sha256(body).hexdigest())), body)[1]
+    network.fault = lambda header, name, body: (sent.append((name, hashlib.sha256(body).hexdigest())), body)[1]
     rules = [Policy(), Policy(measures=False, clip=1.0, noise=0.001), Policy(histogram="exact", rounds_a_day=1)]
     for k in range(3):
         own = network.add(100 + k, tmp_path / f"site-{k}", paths[k])

@@ -10,7 +10,6 @@ from fuzz import _flower_objects
 
 from pfeddsh.live import flower_replies
 from pfeddsh.live.flower_replies import Arriving, BadReply, Replies, read
-from pfeddsh.live.security import proxy
 
 
 def found(content, available=True):
@@ -98,9 +97,3 @@ def test_an_array_that_names_one_piece_again_and_again_is_refused():
     with pytest.raises(BadReply, match="again and again"):
         read(key, {**good, name: head + b"\0" + body}, limit=1_000_000)
     assert flower_replies.rebuilt(array, good) < 3_000
-
-
-def test_an_address_without_a_key_cannot_hold_more_than_64_megabytes_of_the_proxy():
-    assert proxy.MAX_BODY.endswith("m") and int(proxy.MAX_BODY[:-1]) * proxy.CONNECTIONS <= 64
-    assert "limit_conn connections {connections};" in proxy.TEMPLATE
-    assert "client_max_body_size {max_body};" in proxy.TEMPLATE

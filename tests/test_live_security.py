@@ -1,9 +1,12 @@
 """Who gets in and who does not, with a real SuperLink, the real nginx and real SuperNodes."""
 
 import http.client
+import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -21,6 +24,14 @@ from pfeddsh.live.security.refusals import Watcher, explain
 
 KEY = "--auth-supernode-private-key"
 IDLE = ("--isolation", "process")  # a node that gets no work needs no process for it
+TEN_MINUTES_LATE = """
+import datetime
+import flwr.supernode.node_auth_http_interceptor as signing
+from flwr.supernode.cli import flower_supernode
+now = signing.now
+signing.now = lambda: now() - datetime.timedelta(minutes=10)
+flower_supernode()
+"""
 PROJECT = """
 [project]
 name = "tiny"
@@ -96,11 +107,17 @@ def test_a_round_works_through_the_proxy_until_the_key_is_revoked(deployment: De
 
     assert play(deployment, tmp_path) == "21"
     assert [site.state for site in nodes.connected(folder, deployment.superlink)] == ["online"]
+    twin = deployment.supernode(tmp_path / "twin", *IDLE, KEY, tmp_path / "north" / "node.key")  # the same key twice
+    assert twin.wait(90) == 1 and node.poll() is None
+    assert "another process uses" in str(explain((folder / "twin.log").read_text()))
+    told = [(entry["client"], entry["reason"]) for entry in watcher.new()]
+    assert ("north", "its key is in use by another process, or was until a minute ago") in told
 
     nodes.revoke(folder, "north")
     assert [site.state for site in nodes.synchronise(folder, deployment.superlink)] == ["revoked"]
-    assert node.wait(60) == 0
-    assert "revoked" in str(explain((folder / "north.log").read_text()))
+    log = folder / "north.log"  # Flower's SuperNode may hang on its way out, if its heartbeat is refused as well
+    until(lambda: node.poll() is not None or "401 Unauthorized" in log.read_text(), 60)
+    assert "revoked" in str(explain(log.read_text()))
     told = [(entry["client"], entry["reason"]) for entry in watcher.new()]
     assert ("north", "its key was revoked") in [(client, reason.partition(" (")[0]) for client, reason in told]
 
@@ -133,16 +150,24 @@ def test_strangers_are_refused_and_both_sides_are_told(deployment: Deployment, t
         "keyless": deployment.supernode(tmp_path / "keyless", *IDLE),
         "misled": deployment.supernode(tmp_path / "misled", *IDLE, ca=tmp_path / "elsewhere" / "tls" / "ca.crt"),
     }
-    for process in refused.values():
-        assert process.wait(90) == 1
+    certs.make_node_key(tmp_path / "late")
+    nodes.add(deployment.folder, "late", tmp_path / "late" / "node.key.pub")
+    nodes.synchronise(deployment.folder, deployment.superlink)
+    refused["late"] = deployment.supernode(
+        tmp_path / "late", *IDLE, KEY, tmp_path / "late" / "node.key", program=(sys.executable, "-c", TEN_MINUTES_LATE)
+    )
+    for name, process in refused.items():
+        assert process.wait(90) == (0 if name == "late" else 1)  # Flower tells a wrong clock from nothing at all
     said = {name: explain((deployment.folder / f"{name}.log").read_text()) for name in refused}
     assert "not registered" in str(said["stranger"])
     assert "no key was presented" in str(said["keyless"])
     assert "not made by the CA" in str(said["misled"])
+    assert "this machine's clock, which says" in str(said["late"])
     seen = {(entry["client"], entry["reason"]) for entry in watcher.new()}
     assert (stranger_key, "its key is not registered") in seen
     assert any(reason == "came without a registered key" for _, reason in seen)
     assert ("127.0.0.1", "does not trust our certificate: it has another ca.crt") in seen
+    assert ("late", "its signature was not accepted: another node's session, or its clock is wrong") in seen
     assert watcher.new() == []
 
 
@@ -199,3 +224,35 @@ def ask(deployment: Deployment, verb: str, path: str, headers: dict[str, str] | 
     status = connection.getresponse().status
     connection.close()
     return status
+
+
+def test_an_address_without_a_key_cannot_hold_more_than_64_megabytes_of_the_proxy(deployment: Deployment) -> None:
+    """As many bodies as it is let, each without its last byte, and connections that never finish their header."""
+    start = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Type: application/protobuf\r\n"
+    header = start + b"".join(b"X-%d: %s\r\n" % (n, b"a" * 3900) for n in range(4))[:-9]
+    size, half_open, before = int(proxy.MAX_BODY[:-1]) << 20, 40, private_memory(deployment.proxy)
+    with ExitStack() as held:
+        for _ in range(half_open):
+            held.enter_context(connect(deployment)).sendall(header)
+        waiting = private_memory(deployment.proxy) - before
+        for _ in range(2 * proxy.CONNECTIONS):
+            with suppress(OSError):  # refused in the middle of it
+                held.enter_context(connect(deployment)).sendall(
+                    start + b"Content-Length: %d\r\n\r\n" % size + bytes(size - 1)
+                )
+        bodies = private_memory(deployment.proxy) - before - waiting
+    assert 0.9 * size < bodies < 1.1 * proxy.CONNECTIONS * size
+    assert bodies + waiting / half_open * proxy.WAITING <= 64 << 20
+
+
+def connect(deployment: Deployment) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=str(deployment.folder / "tls" / "ca.crt"))
+    host, port = deployment.outside.split(":")
+    return context.wrap_socket(socket.create_connection((host, int(port)), timeout=5), server_hostname="localhost")
+
+
+def private_memory(process: subprocess.Popen[bytes]) -> int:
+    """Bytes that nginx and its worker have to themselves."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    maps = "".join(Path(f"/proc/{each}/smaps_rollup").read_text() for each in (process.pid, *children))
+    return 1024 * sum(int(line.split()[1]) for line in maps.splitlines() if line.startswith("Private_"))

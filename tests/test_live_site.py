@@ -17,6 +17,7 @@ from pfeddsh.federation.workbench import Call
 from pfeddsh.live.coordinator.engine import LiveBench
 from pfeddsh.live.exchange import Exchange, Parcel
 from pfeddsh.live.site.calls import Site
+from pfeddsh.live.site.join import SiteConfig, alone
 from pfeddsh.live.site.worker import reply
 from pfeddsh.live.transport import Answer
 from pfeddsh.live.wire import decode, encode, encode_call
@@ -216,6 +217,9 @@ def test_mistakes_are_explained(tmp_path, refused):
     assert "--classes" in refused("serve", fed)
     assert "batch_min" in refused("serve", fed, "--classes", "a,b", "--set", "batch_mim=3")
     assert "never does" in refused("serve", fed, "--classes", "a,b", "--method", "joint")
+    network = ("model=convnet", "shape=[1,8,8]", "mean=[0.5]", "std=[0.5]")
+    unfit = [word for value in network for word in ("--set", value)]
+    assert "use model = lenet" in refused("serve", fed, "--classes", "a,b", "--method", "fedweit", *unfit)
     assert "pfeddsh certs" in refused("serve", fed, "--classes", "a,b")
     assert "--data" in refused("join", tmp_path / "site")
     assert "no such" in refused("join", tmp_path / "site", "--data", tmp_path / "nothing")
@@ -223,3 +227,15 @@ def test_mistakes_are_explained(tmp_path, refused):
     insecure = ("--server", "example.org:9092", "--insecure")
     assert "on this machine" in refused("join", tmp_path / "site", "--data", tmp_path / "data", *insecure)
     assert "ca.crt" in refused("join", tmp_path / "site", "--server", "example.org:9443", "--no-insecure")
+
+
+def test_a_second_join_in_the_same_folder_touches_nothing(tmp_path, refused):
+    home = tmp_path / "site"
+    home.mkdir()
+    SiteConfig(name="site", data=str(tmp_path), insecure=True).save(home)
+    with alone(home):
+        before = {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()}
+        said = refused("join", home, "--name", "other", "--data", tmp_path, "--trust", "nobody.pub")
+        assert "another `pfeddsh join` or `leave` runs" in said
+        assert "another `pfeddsh join` or `leave` runs" in refused("leave", home)
+        assert {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()} == before

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe import serious
 from conftest import lacking
 from rich.console import Console
 from status_sample import HOSTILE, crowd, sample
@@ -183,6 +184,9 @@ def test_a_browser_shows_what_the_file_says(folder: Path, server: ThreadingHTTPS
         ]
         assert view.title() == "Federation" and view.query_selector("main img, main script") is None
         assert view.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing sticks out on a phone
+        for scheme in ("light", "dark"):
+            view.emulate_media(color_scheme=scheme)
+            assert serious(view) == set()
 
         status |= {"phase": "done", "round": 20}
         (folder / "new.json").write_text(json.dumps(status))

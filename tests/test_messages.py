@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from pfeddsh.messages import BadMessage, Message, Record, bundle, check, unbundle
-from pfeddsh.methods.base import Options, Task
 from pfeddsh.methods.fedavg import FedAvg
+from pfeddsh.methods.options import Options
+from pfeddsh.methods.task import Task
 
 TEMPLATE = Message({"body": torch.zeros(2, 3), "count": torch.zeros(2, dtype=torch.int64)}, {"samples": 1})
 

@@ -7,10 +7,12 @@ from conftest import assert_same_bits, events, final_tensors, snapshot_tensors, 
 from pfeddsh.federation.run import run
 from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.messages import Memory, Message
-from pfeddsh.methods.base import Options, Task, Visit, pooled
+from pfeddsh.methods.base import pooled
 from pfeddsh.methods.fedavg import FedAvg, weighted_mean
 from pfeddsh.methods.fedper import FedPer
 from pfeddsh.methods.local import Local
+from pfeddsh.methods.options import Options
+from pfeddsh.methods.task import Task, Visit
 
 PLAN = tiny().plan()
 
@@ -155,7 +157,7 @@ def test_a_newcomer_of_frozen_fedavg_goes_on_from_its_own_model(reference):
     assert not torch.allclose(alone["theta"], tensors[f"private/{often}:theta"])
 
 
-def test_everyone_means_existing_clients_train_in_later_steps(tmp_path):
+def test_everyone_means_existing_clients_train_in_later_steps(tmp_path, all_states):
     out = tmp_path / "run"
     config = tiny("fedper", schedule="6+2", rounds_first=2, rounds_later=3, sample_fraction=0.5, later="everyone")
     run(config, out)

@@ -67,7 +67,9 @@ MISTAKES = {
     "data shwo": "No such command 'shwo'",
     "resume": "Missing argument",
     "report": "Missing argument",
+    "data download": "Missing argument",
     # names
+    "data download cifar11": "unknown dataset 'cifar11'; did you mean cifar10",
     "run --method fedperr": "unknown method 'fedperr'; did you mean fedper",
     "run --dataset cifar11": "unknown dataset 'cifar11'; did you mean cifar10",
     "run --model lenett": "unknown model 'lenett'",
@@ -137,6 +139,8 @@ MISTAKES = {
     "report begun --out empty": "empty is a folder",
     "data show --schedule 4+1 --draw who.txt": "who.txt",
     "data show --schedule 4+1 --draw nowhere/who.png": "nowhere",
+    "data download cifar10 --data-dir notes.txt": "notes.txt is a file",
+    "data list --data-dir nowhere": "nowhere is not a folder",
     "resume nowhere": "nowhere holds no run",
     "resume begun": "config.toml: not valid TOML",
     "resume notes.txt": "notes.txt holds no run",

@@ -10,7 +10,7 @@ import torch
 from conftest import assert_same_bits, final_tensors
 from torch.overrides import TorchFunctionMode
 
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.data.datasets import Dataset
 from pfeddsh.errors import UserError
 from pfeddsh.federation import workbench

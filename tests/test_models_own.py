@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import run
-from pfeddsh.methods.base import Task
+from pfeddsh.methods.task import Task
 from pfeddsh.models import registry
 from pfeddsh.models.base import split_statistics
 

@@ -25,8 +25,8 @@ def tiny(classes, shape):
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes))
 '''
 ASKED = """
-from pfeddsh.config import build
-from pfeddsh.data.datasets import names
+from pfeddsh.configure import build
+from pfeddsh.data.known import names
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.mechanisms.protection import Unprotected
 from pfeddsh.methods.registry import METHODS
@@ -49,8 +49,8 @@ def test_one_file_each(tmp_path):
     (source / "models" / "zoo" / "tiny.py").write_text(NETWORK)
     with (source / "mechanisms" / "protection.py").open("a") as file:
         file.write('\nPROTECTIONS["mine"] = Unprotected\n')
-    with (source / "data" / "datasets.py").open("a") as file:
-        file.write('\n_REGISTRY["my-set"] = _REGISTRY["cifar10"]\n')
+    with (source / "data" / "known.py").open("a") as file:
+        file.write('\nKNOWN["my-set"] = KNOWN["cifar10"]\n')
     now = {str(path.relative_to(source)): path.read_bytes() for path in source.rglob("*.py")}
     touched = [name for name, content in now.items() if files.get(name) != content]
     assert len(touched) == 4, "one file each"

@@ -8,9 +8,9 @@ from conftest import snapshot_tensors, tiny
 from pfeddsh.federation.run import run
 from pfeddsh.mechanisms.hypernet import EMBEDDING
 from pfeddsh.messages import Memory
-from pfeddsh.methods.base import Task, Visit
 from pfeddsh.methods.odpfl_hn import ODPFLHN
 from pfeddsh.methods.pefll import PeFLL, Settings, constants
+from pfeddsh.methods.task import Task, Visit
 
 SMALL = {"hidden": 32}
 VISIT = Visit(seed=0, step=1, round=0, client=0, lr=0.05)
@@ -118,7 +118,7 @@ def test_normalised_descriptors_of_the_first_step_have_the_size_of_a_normal_vect
 
 
 @pytest.mark.parametrize(("name", "channels"), [("pefll", 13), ("odpfl-hn", 3)])
-def test_a_whole_run_counts_the_embedding_network_both_ways(name, channels, tmp_path):
+def test_a_whole_run_counts_the_embedding_network_both_ways(name, channels, tmp_path, all_states):
     config = tiny(name, schedule="6+2", rounds_first=4, rounds_later=3, options=SMALL | {"rate": 1e-3})
     results = run(config, tmp_path / "run")
     eta = 16 * (25 * channels + 1) + 32 * 401 + 120 * 801 + 84 * 121 + EMBEDDING * 85

@@ -13,8 +13,8 @@ from pfeddsh.mechanisms import common, guard
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Task
 from pfeddsh.methods.pfeddsh import PFedDSH
+from pfeddsh.methods.task import Task
 from pfeddsh.models.lenet import LeNet
 from pfeddsh.storage.checkpoint import Checkpoints
 
@@ -143,6 +143,7 @@ def test_a_visit_leaves_part_of_its_change_and_earlier_ones_fade():
     options = {"rate": 0.5, "fade": 0.25}
     method = registry.create("pfeddsh", options, Task.create(3, 0))
     first, second = torch.randn(2, method.model.size, generator=torch.Generator().manual_seed(0))
+    assert isinstance(method, PFedDSH)
     memory = method.deviated(method.deviated(Memory(), first), second)
     assert torch.allclose(memory["deviation"], -0.5 * (0.75 * first + second), atol=1e-6)
 
@@ -167,12 +168,12 @@ class TestShare:
         state = watch(tiny("pfeddsh", options={"share": 1.0}), tmp_path).state
         assert torch.equal(state["trained/3"], state["common/3"])
 
-    def test_if_nobody_is_asked_it_is_the_number_of_newcomers_for_each_existing_client(self, watched):
-        state = watched(options={"ask": False}).state
+    def test_by_default_it_is_the_number_of_newcomers_for_each_existing_client(self, watched):
+        state = watched().state
         expected = state["common/2"] + 0.25 * (state["trained/3"] - state["common/2"])  # 2 beside 8
         assert torch.allclose(state["common/3"], expected, atol=1e-7)
 
-    def test_by_default_it_is_what_most_existing_clients_find_best(self, monkeypatch, tmp_path):
+    def test_asked_it_is_what_most_existing_clients_find_best(self, monkeypatch, tmp_path):
         answers = []
 
         def judge(self, message, data, memory, visit):
@@ -181,7 +182,7 @@ class TestShare:
             return Message(facts={"share": 0.5 if len(answers) % 3 else 1.0}), memory
 
         monkeypatch.setattr(PFedDSH, "judge", judge)
-        federation = watch(tiny("pfeddsh"), tmp_path)
+        federation = watch(tiny("pfeddsh-asked"), tmp_path)
         asked = [client for step, client in answers if step == 3]
         assert sorted(asked) == sorted(federation.plan.onboarded(2))
         state = federation.state

@@ -8,9 +8,9 @@ from pfeddsh.federation.run import run
 from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.mechanisms import hypernet
 from pfeddsh.messages import Message
-from pfeddsh.methods.base import Task
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.pfedhn import PFedHN, Settings, best_step
+from pfeddsh.methods.task import Task
 from pfeddsh.models.lenet import STATISTICS
 
 SMALL = {"hidden": 32}
@@ -82,7 +82,7 @@ def test_the_best_step_serves_weights_nearer_to_the_trained_ones():
     assert torch.equal(best_step(state.tensors, e, torch.zeros_like(wanted)), torch.zeros(hypernet.EMBEDDING))
 
 
-def test_embed_only_trains_newcomers_and_leaves_everyone_else_to_the_bit(tmp_path):
+def test_embed_only_trains_newcomers_and_leaves_everyone_else_to_the_bit(tmp_path, all_states):
     config = tiny("pfedhn-embed-only", schedule="6+2", options=SMALL)
     results = run(config, tmp_path / "run")
     assert results["ri"] == [None, 0.0]

@@ -1,11 +1,13 @@
 """Methods of one's own, by name: the README's example in every engine, and errors that say what is wrong."""
 
 import json
-import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import commands
 import pytest
 from conftest import assert_same_bits, comparable, final_tensors, tiny
 from live_sites import FakeNetwork, federation, run_in_process, shards
@@ -34,15 +36,9 @@ def folder(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def command(*arguments, code=0, environment=None):
-    """The installed command, which does not have the current folder on its path by itself."""
-    starter = "import sys; sys.path.remove(''); from pfeddsh.cli import main; sys.argv[0] = 'pfeddsh'; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", starter, *map(str, arguments)], capture_output=True, text=True, timeout=600,
-        env={**os.environ, "COLUMNS": "300", **(environment or {})},
-    )  # fmt: skip
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+def command(*arguments, **environment):
+    """The command, whose path does not have the current folder by itself."""
+    return commands.told(Path("log"), *arguments, COLUMNS="300", **environment)
 
 
 def told(out):
@@ -50,13 +46,15 @@ def told(out):
 
 
 def test_the_readme_runs_as_pasted_on_a_pool_resumes_and_is_fedper(folder):
-    command("run", "--method", NAME, *SMALL, "--set", "workers=2", "--out", "pool")
-    first = told(folder / "pool")
-    (folder / "pool" / "results.json").unlink()
-    for path in sorted((folder / "pool" / "state").glob("snapshot-*"))[-1:]:
-        path.unlink()
+    begun = commands.Command(Path("log"), "run", "--method", NAME, *SMALL, "--set", "workers=2", "--out", "pool")
+    log = folder / "pool" / "events.jsonl"
+    while begun.poll() is None and not (log.exists() and log.read_text().count("\n") >= 2):
+        time.sleep(0.005)
+    assert begun.poll() is None, Path("log").read_text()
+    begun.send(signal.SIGKILL)
+    begun.wait()
     command("resume", "pool")
-    assert told(folder / "pool") == first
+    first = told(folder / "pool")
     command("run", "--method", "fedper", *SMALL, "--set", "engine=serial", "--out", "shipped")
     assert first["method"] == NAME
     shipped = told(folder / "shipped")
@@ -160,7 +158,7 @@ def test_in_python_a_class_stands_for_its_name(folder):
 
 
 def test_what_fails_in_a_worker_alone_is_told_as_it_is(folder):
-    trap = "import sys\nif 'workers' in sys.argv[0]:\n    raise RuntimeError('no licence on this machine')\n"
+    trap = "import sys\nif 'forker' in sys.argv[0]:\n    raise RuntimeError('no licence on this machine')\n"
     (folder / "mymethod.py").write_text(trap + (folder / "mymethod.py").read_text())
     with pytest.raises(UserError, match="cannot be imported: RuntimeError: no licence on this machine") as error:
         run(tiny(NAME, engine="pool"), folder / "run")
@@ -198,7 +196,7 @@ def test_an_installed_package_offers_methods(folder, monkeypatch):
         "[pfeddsh.methods]\nfedper-theirs = offering:FedPer\nfedavg = offering:No\n"
     )
     monkeypatch.syspath_prepend(folder)
-    assert "fedper-theirs" in command("methods", environment={"PYTHONPATH": plugins.python_path()})
+    assert "fedper-theirs" in command("methods")
     assert registry.find("fedavg").method.__module__ == "pfeddsh.methods.fedavg"
     results = run(tiny("fedper-theirs", engine="pool", rounds_first=2, schedule="4"), folder / "run")
     assert results["method"] == "fedper-theirs"

@@ -7,8 +7,8 @@ import torch
 from conftest import comparable, final_tensors, tiny
 from scipy import stats
 
-from pfeddsh import cli
-from pfeddsh.config import build
+from pfeddsh.commands.options import configure
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import run
 from pfeddsh.mechanisms import accounting
@@ -70,7 +70,7 @@ def test_methods_that_send_something_else_are_refused(method):
 def test_noise_needs_a_clip_and_both_can_be_set_on_the_command_line():
     with pytest.raises(UserError, match="noise without a clip"):
         build({"privacy": {"noise": 1.0}})
-    config = cli._config(None, ["privacy.clip=2", "privacy.noise=0.5"])
+    config = configure(None, ["privacy.clip=2", "privacy.noise=0.5"])
     assert config.privacy == Protection(clip=2, noise=0.5)
     assert config.protocol()["privacy.noise"] == 0.5
     assert not any(name.startswith("privacy") for name in build({}).protocol())

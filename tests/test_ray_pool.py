@@ -1,4 +1,4 @@
-"""A single run on Ray: the bits of one process, also when a worker is lost in mid-round; images come from its store."""
+"""A single run on Ray, with method and network of one's own: the bits of one process, also when a worker is lost."""
 
 import sys
 
@@ -13,6 +13,17 @@ from pfeddsh.federation.run import one_thread, run
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.federation.workers import pack
 from pfeddsh.storage.checkpoint import Checkpoints
+
+OWN = """
+from torch import nn
+from pfeddsh.methods.fedper import FedPer
+
+class Mine(FedPer):
+    pass
+
+def net(classes, shape):
+    return nn.Sequential(nn.Conv2d(3, 4, 5, 4), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(196, classes))
+"""
 
 
 @pytest.fixture
@@ -46,8 +57,10 @@ def test_a_worker_lost_in_mid_round_changes_no_bit_and_no_worker_reads_the_files
 
     monkeypatch.setattr(ray_pool, "RayWorker", Mortal)
     few = {"dataset": str(images), "alpha": 1.0, "schedule": "4+2", "rounds_first": 2, "rounds_later": 1}
-    serial = run(tiny("fedper", **few), tmp_path / "serial")
-    config = tiny("fedper", **few, engine="ray")
+    (tmp_path / "own.py").write_text(OWN)
+    own = {"method": f"{tmp_path}/own.py:Mine", "model": f"{tmp_path}/own.py:net"}
+    serial = run(tiny(**own, **few), tmp_path / "serial")
+    config = tiny(**own, **few, engine="ray")
     bench = Workbench(config)
     images.unlink()
     for path in (tmp_path / "cache").rglob("*.npy"):

@@ -9,6 +9,7 @@ import sys
 import warnings
 
 import pytest
+from axe import serious
 from conftest import lacking
 from fabricate import results, write
 
@@ -219,6 +220,46 @@ def test_warnings_stand_at_the_top_of_the_page(page):
     text = page.locator(".warning").text_content()
     assert "half is not finished and was left out" in text
     assert "seeds are missing for fedavg (1, 2)" in text
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """The page of a single run."""
+    folder = tmp_path_factory.mktemp("one")
+    write(folder / "run", results("pfeddsh", "80+4x5"))
+    build([folder / "run"], folder / "page.html", "report")
+    return folder / "page.html"
+
+
+def test_the_page_of_a_single_run_tests_nothing(one):
+    text = one.read_text()
+    assert "p-value" not in text and not re.search(r"\bp (&lt;|0\.|1\.)", text)
+    assert 'data-table="tests"' not in text and "only method here" in text
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_axe_finds_no_serious_problem(browser, one, width, scheme):
+    """Everything unfolded; tests/axe.py looks at large pages."""
+    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(one.as_uri())
+    unfold(page)
+    assert serious(page) == set()
+    if scheme == "light":
+        page.evaluate("document.body.append(new Image())")
+        assert serious(page) == {"image-alt"}, "axe looks at the page"
+    context.close()
+
+
+def test_tables_are_whole_without_script(browser, site):
+    folder, _ = site
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((folder / "page.html").as_uri())
+    table = page.locator("table[data-table=standings]").first
+    assert table.locator("tbody tr").count() == 11 and table.locator("th button").count() == 0
+    assert table.locator("th").nth(2).inner_text() == "everyone at the end %"
+    context.close()
 
 
 def test_names_from_a_file_cannot_become_markup(browser, tmp_path):

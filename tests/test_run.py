@@ -5,18 +5,19 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
+from commands import KILLED, Command
 from conftest import BASIC, assert_same_bits, comparable, events, final_tensors, tiny
 
 import pfeddsh
-from pfeddsh.config import Config, build
+from pfeddsh.config import Config
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import resume, run
+from pfeddsh.federation.workbench import Workbench
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods.base import Method
 from pfeddsh.methods.fedavg import FedAvg
@@ -69,13 +70,24 @@ def test_all_methods_see_the_same_clients_in_the_same_rounds(reference):
 
 def test_all_methods_are_measured_against_the_same_control(reference):
     assert reference("fedavg").results["local"] == reference("fedper").results["local"]
-    assert reference("fedavg").results["local"] == reference("local").results["local"]
+
+
+def test_local_only_training_is_its_own_control(reference, tmp_path, monkeypatch):
+    monkeypatch.setenv("PFEDDSH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Workbench, "_control", None)  # nothing is trained twice
+    assert comparable(run(tiny("local"), tmp_path / "run")) == comparable(reference("local").results)
+    assert reference("local").results["local"] == reference("fedavg").results["local"]
+    assert reference("local").results["pa"] == [0, 0, 0]
 
 
 def test_three_lines_of_python_do_the_same(reference, tmp_path):
     results = pfeddsh.run(tiny("fedavg"), str(tmp_path / "run"))
     assert comparable(results) == comparable(reference("fedavg").results)
     assert pfeddsh.resume(str(tmp_path / "run")) == results
+    assert "fedavg is the only method here" in (tmp_path / "run" / "report.html").read_text()
+    assert [path.name for path in (tmp_path / "run" / "state").iterdir()] == ["snapshot-004-00000.safetensors"]
+    (tmp_path / "run" / "results.json").unlink()
+    assert comparable(pfeddsh.resume(str(tmp_path / "run"))) == comparable(results), "the last state is all it takes"
 
 
 # What a run refuses
@@ -284,13 +296,6 @@ def test_who_was_turned_away_stays_away_and_in_the_log_after_an_interruption(tmp
 LONG = {"rounds_first": 8, "rounds_later": 6, "local_epochs": 2}
 
 
-def command(log, *arguments):
-    """The command line as a process of its own, in a process group of its own; what it says goes to a file."""
-    line = [sys.executable, "-c", "from pfeddsh.cli import main; main()", *map(str, arguments)]
-    with log.open("w") as output:
-        return subprocess.Popen(line, stdout=output, stderr=output, start_new_session=True)
-
-
 def lines(out):
     path = out / "events.jsonl"
     return path.read_text().count("\n") if path.exists() else 0
@@ -307,8 +312,9 @@ def kill(process, out, line, delay):
     """Kill a process a moment after its run has written that many lines of its log."""
     wait_for(lambda: process.poll() is not None or ((out / "config.toml").exists() and lines(out) >= line))
     time.sleep(delay)
-    process.kill()
-    return process.wait() == -signal.SIGKILL
+    if process.poll() is None:
+        process.send(signal.SIGKILL)
+    return process.wait() == KILLED
 
 
 def test_a_run_killed_again_and_again_gives_the_same_bits(tmp_path, reference):
@@ -317,14 +323,14 @@ def test_a_run_killed_again_and_again_gives_the_same_bits(tmp_path, reference):
     whole = reference("fedper", **LONG)
     (tmp_path / "tiny.toml").write_text(tiny("fedper", **LONG).toml())
     out, log = tmp_path / "run", tmp_path / "log"
-    assert kill(command(log, "run", tmp_path / "tiny.toml", "--out", out), out, 0, draw.uniform(0, 0.5)), (
+    assert kill(Command(log, "run", tmp_path / "tiny.toml", "--out", out), out, 0, draw.uniform(0, 0.5)), (
         log.read_text()
     )
     boundaries = [9, 16]
     for line in sorted([*boundaries, *draw.sample(range(2, 15), 2)]):
         delay = 0 if line in boundaries else draw.uniform(0, 0.1)
-        assert kill(command(log, "resume", out), out, line, delay), log.read_text()
-    assert command(log, "resume", out).wait() == 0, log.read_text()
+        assert kill(Command(log, "resume", out), out, line, delay), log.read_text()
+    assert Command(log, "resume", out).wait() == 0, log.read_text()
     results = json.loads((out / "results.json").read_text())
     assert comparable(results) == comparable(whole.results)
     assert_same_bits(final_tensors(out), final_tensors(whole.out))
@@ -334,7 +340,7 @@ def test_a_run_killed_again_and_again_gives_the_same_bits(tmp_path, reference):
 def test_workers_that_lost_their_parent_leave_and_the_run_can_go_on(tmp_path, reference):
     (tmp_path / "tiny.toml").write_text(tiny("fedper", engine="pool", **LONG).toml())
     out, log = tmp_path / "run", tmp_path / "log"
-    process = command(log, "run", tmp_path / "tiny.toml", "--out", out)
+    process = Command(log, "run", tmp_path / "tiny.toml", "--out", out)
     assert kill(process, out, 5, 0.03), log.read_text()
     wait_for(lambda: not group_exists(process.pid))
     assert comparable(resume(out)) == comparable(reference("fedper", **LONG).results)

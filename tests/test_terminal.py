@@ -2,9 +2,12 @@
 
 import io
 
+import pytest
+from conftest import tiny
 from fabricate import NEW, results, write
 from rich.console import Console
 
+from pfeddsh import progress
 from pfeddsh.compare import summary
 from pfeddsh.compare.plan import make
 from pfeddsh.progress import table
@@ -76,3 +79,39 @@ def test_the_line_of_a_run_begins_with_everyone():
     acc = [[50.0, None], [40.0, 70.0]]
     found = {"acc": acc, **derived(acc, [1, 2], [45.0, 60.0])}
     assert summary.line(found) == "everyone 55.00 %  PA +10.00  RI -10.00"
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.mark.parametrize(("visit", "evaluation", "replay"), [(1.0, 30.0, 0.0), (1.0, 0.01, 500.0), (1.0, 3.0, 20.0)])
+def test_the_time_left_counts_evaluations_replay_and_training_alone(monkeypatch, visit, evaluation, replay):
+    plan, clock, said = tiny(schedule="20+3x5", rounds_first=10).plan(), Clock(), []
+    monkeypatch.setattr(progress, "time", clock)
+    line = progress.ProgressLine(plan, "a run", Console(file=io.StringIO()))
+    monkeypatch.setattr(line, "_show", lambda text, left: said.append((clock.now, left)))
+    alone = sum(plan.rounds(t) * len(plan.cohort(t, 0)) for t in plan.steps) * 1.0
+    line.event("controls", {"visits": alone, "over": False})
+    for step in plan.steps:
+        clock.now += evaluation * len(plan.batch(step))
+        for number in range(plan.rounds(step)):
+            took = visit * len(plan.cohort(step, number))
+            clock.now += took
+            told = {"seconds": took, "server_seconds": 0.0, "samples": 1, "loss": 1.0}
+            line.event("round", {"step": step, "round": number, **told})
+        clock.now += evaluation * len(plan.onboarded(step)) + (replay if step > 1 else 0.0)
+        line.event("step", {"step": step, "replay_seconds": replay * (step > 1), "ri": None, "accuracy": 50.0})
+    while alone > 0:
+        line.event("controls", {"visits": alone, "over": True})
+        clock.now, alone = clock.now + 4 * visit, alone - 4
+    for at, left in said[plan.rounds(1) + plan.rounds(2) :]:  # whatever there is was seen once
+        assert left == pytest.approx(clock.now - at, rel=0.1, abs=5)
+    begun = said[0]
+    if not replay:
+        assert begun[1] == pytest.approx(clock.now - begun[0], rel=0.25), "an opening tells what evaluations cost"

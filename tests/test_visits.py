@@ -3,7 +3,7 @@
 import pytest
 from fabricate import results
 
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.results.visits import MOST, repeated, visits
 
 

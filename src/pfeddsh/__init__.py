@@ -1,19 +1,40 @@
 """Onboarding without forgetting: personalised federated learning in which clients arrive in batches.
 
-import pfeddsh
-results = pfeddsh.run(pfeddsh.Config(dataset="digits", method="fedper"), "runs/first")
-print(results["pa"], results["ri"])
+    import pfeddsh
+    results = pfeddsh.run(pfeddsh.Config(dataset="digits", method="fedper"), "runs/first")
+    print(results["pa"], results["ri"])
+
+This module is the public interface: runs (`Config`, `run`, `resume`, `report`), data (`load`, `Dataset`), and what a
+method of one's own is made of (`Method`, `Message`, `Memory`, `State`). A mistake of the user raises `UserError`.
 """
 
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from pfeddsh.config import Config
+from pfeddsh.data.datasets import Dataset, load
 from pfeddsh.errors import UserError
+from pfeddsh.messages import Memory, Message, State
+from pfeddsh.methods.base import Method
 
-__all__ = ["Config", "UserError", "__version__", "report", "resume", "run"]
+__all__ = [
+    "Config",
+    "Dataset",
+    "Memory",
+    "Message",
+    "Method",
+    "State",
+    "UserError",
+    "__version__",
+    "load",
+    "report",
+    "resume",
+    "run",
+]
 __version__ = version("pfeddsh")
+import_module("pfeddsh.report")  # now, or loading it later would put the folder in place of the function below
 
 
 def run(config: Config, out: str | Path) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""The complete description of a run: what a TOML file, the command line and Python all turn into."""
+"""The description of a run: what a TOML file, the command line and Python all turn into.
+
+It knows no method: what a method presets is filled in by `configure`.
+"""
 
 import json
 from pathlib import Path
@@ -16,13 +19,12 @@ from pydantic import (
 )
 
 from pfeddsh import plugins
-from pfeddsh.errors import UserError, unknown
+from pfeddsh.errors import UserError
 from pfeddsh.mechanisms.guard import Evidence, Existing
 from pfeddsh.mechanisms.privacy import Protection
-from pfeddsh.methods import registry
 from pfeddsh.models import registry as networks
 from pfeddsh.schedule import Sampling, Schedule, parse
-from pfeddsh.values import WrongValue, checked, explained
+from pfeddsh.values import WrongValue, explained, unknown_key
 
 # Keys that are no part of the protocol: results tell them on their own, or do not depend on them.
 APART = frozenset(
@@ -47,71 +49,79 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     dataset: str = Field(
-        "digits", description="a known name, a folder of class or client folders, an .npz or a .parquet file"
+        default="digits", description="a known name, a folder of class or client folders, an .npz or a .parquet file"
     )
-    method: str = Field("pfeddsh", description="see `pfeddsh methods`; or an own one, as package.module:Class")
-    schedule: str = Field("80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2; all: natural clients, at once")
-    seed: int = Field(0, ge=0)
+    method: str = Field(default="pfeddsh", description="see `pfeddsh methods`; or an own one, as package.module:Class")
+    schedule: str = Field(
+        default="80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2; all: natural clients, at once"
+    )
+    seed: int = Field(default=0, ge=0)
     partition: str = Field(
-        "dirichlet", description="dirichlet, iid, classes=k, or natural: the clients that the data name"
+        default="dirichlet", description="dirichlet, iid, classes=k, or natural: the clients that the data name"
     )
     order: str | tuple[str, ...] = Field(
-        "seed",
+        default="seed",
         description="in which natural clients join: drawn (seed), by their names (names), as a list of them says, or "
         "a file with one a line",
     )
     image_size: int = Field(
-        0, ge=0, le=4096, description="side of images for models that take any; 0: their own, 256 at most"
+        default=0, ge=0, le=4096, description="side of images for models that take any; 0: their own, 256 at most"
     )
     resize: Literal["pad", "crop"] = Field(
-        "pad", description="how images get their size: pad with black, or crop the longer side"
+        default="pad", description="how images get their size: pad with black, or crop the longer side"
     )
-    skip_unreadable: bool = Field(False, description="go on without images that cannot be read")
-    alpha: float = Field(0.1, gt=0, allow_inf_nan=False, description="Dirichlet concentration; smaller is more skewed")
-    rounds_first: int = Field(200, ge=1)
-    rounds_later: int = Field(100, ge=1)
-    sample_fraction: float = Field(0.05, gt=0, le=1)
+    skip_unreadable: bool = Field(default=False, description="go on without images that cannot be read")
+    alpha: float = Field(
+        default=0.1, gt=0, allow_inf_nan=False, description="Dirichlet concentration; smaller is more skewed"
+    )
+    rounds_first: int = Field(default=200, ge=1)
+    rounds_later: int = Field(default=100, ge=1)
+    sample_fraction: float = Field(default=0.05, gt=0, le=1)
     sampling: Sampling = Field(
-        "random", description="who trains in a round: drawn anew in each, or everyone in turn, in random order"
+        default="random", description="who trains in a round: drawn anew in each, or everyone in turn, in random order"
     )
-    local_epochs: int = Field(1, ge=1)
-    lr: float = Field(0.01, ge=0, allow_inf_nan=False)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    batch_size: int = Field(32, ge=2)
+    local_epochs: int = Field(default=1, ge=1)
+    lr: float = Field(default=0.01, ge=0, allow_inf_nan=False)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    batch_size: int = Field(default=32, ge=2)
     later: Literal["newcomers", "frozen", "frozen-head", "everyone"] = Field(
-        "newcomers",
+        default="newcomers",
         description="who trains the shared state after step 1: newcomers (Investigation I), nobody: newcomers only "
         "fine-tune for themselves (frozen, Investigation II; frozen-head: their last layer alone), or everyone (an "
         "oracle the setting forbids)",
     )
     existing: Existing = Field(
-        "follow",
+        default="follow",
         description="clients whose step is over: are served the current state (follow), keep the model of its end "
         "(keep), or keep the better of what they have and what they would be served (guard)",
     )
     evidence: Evidence = Field(
-        "shifted",
+        default="shifted",
         description="what a client judges offers by: the loss on its training images (loss), on the same flipped and "
         "shifted (shifted), or images that were set aside (held-out)",
     )
-    hold_out: float = Field(0.0, ge=0, le=0.5, description="share of each client's training images that is set aside")
+    hold_out: float = Field(
+        default=0.0, ge=0, le=0.5, description="share of each client's training images that is set aside"
+    )
     evaluate: Literal["all"] | Annotated[int, Field(ge=2)] = Field(
-        "all",
+        default="all",
         description="existing clients whose accuracy is measured after a step: all, or so many, drawn from the seed; "
         "newcomers always are (docs/scale.md)",
     )
     engine: Literal["serial", "pool", "ray"] = Field(
-        "pool", description="where work is done: this process, worker processes, or a Ray cluster (RAY_ADDRESS)"
+        default="pool", description="where work is done: this process, worker processes, or a Ray cluster (RAY_ADDRESS)"
     )
-    workers: int = Field(0, ge=0, description="workers of the pool or on Ray; 0 means one per core")
-    data_dir: Path | None = Field(None, description="where datasets lie; else PFEDDSH_DATA, else the user's cache")
+    workers: int = Field(default=0, ge=0, description="workers of the pool or on Ray; 0 means one per core")
+    data_dir: Path | None = Field(
+        default=None, description="where datasets lie; else PFEDDSH_DATA, else the user's cache"
+    )
     model: str = Field(
-        networks.DEFAULT,
+        default=networks.DEFAULT,
         description="see `pfeddsh models`, or package.module:factory, or file.py:factory; from Python, a callable",
     )
-    init: Path | None = Field(None, description="a safetensors file with the weights to begin with")
+    init: Path | None = Field(default=None, description="a safetensors file with the weights to begin with")
     device: str = Field(
-        "auto",
+        default="auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
         description="where clients train: cpu, cuda or cuda:n; auto is cuda if there is a GPU",
     )
@@ -125,38 +135,27 @@ class Config(BaseModel):
     @classmethod
     def _explained(cls, values: Any, handler: ModelWrapValidatorHandler["Config"]) -> "Config":
         """`Config(mehtod=...)` in Python is told in one line too."""
-        for key in values if isinstance(values, dict) else ():
-            if key not in cls.model_fields:
-                raise WrongValue(str(unknown("key", key, cls.model_fields)))
+        if isinstance(values, dict) and (wrong := unknown_key(cls, values)):
+            raise WrongValue(wrong)
         try:
             return handler(values)
         except ValidationError as error:
             raise WrongValue(explained(error)) from None
 
-    @field_validator("model", mode="before")
+    @field_validator("method", "model", mode="before")
     @classmethod
     def _referred_to(cls, value: Any) -> Any:
-        """A factory is kept as a reference to it: workers, and who resumes the run, must find it too."""
+        """A class or factory is kept as a reference to it: workers, and who resumes the run, must find it too."""
         return plugins.reference(value) if callable(value) else value
 
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, values: Any) -> Any:
-        """Presets of the method and the small protocol of the digits fill in what is not given."""
+        """The small protocol of the digits fills in what is not given."""
         if not isinstance(values, dict):
             return values
-        if isinstance(values.get("method"), type):
-            values = {**values, "method": plugins.reference(values["method"])}
-        if not isinstance(values.get("method", ""), str):
-            return values
-        if not isinstance(values.get("options", {}), dict):
-            return values
         values = (DEMO if values.get("dataset", "digits") == "digits" else {}) | values
-        values |= {"order": _names_in_file(values["order"])} if isinstance(values.get("order"), str) else {}
-        entry = registry.find(values.get("method", "pfeddsh"))
-        values.setdefault("later", entry.later)
-        values.setdefault("existing", entry.existing)
-        return {**values, "options": entry.options(values.get("options", {}))}
+        return values | ({"order": _names_in_file(values["order"])} if isinstance(values.get("order"), str) else {})
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Config":
@@ -171,15 +170,6 @@ class Config(BaseModel):
         if self.engine != "serial":
             plugins.importable_elsewhere(self.method)
             plugins.importable_elsewhere(self.model)
-        if self.later == "frozen-head" and registry.find(self.method).method.whole_only:
-            raise UserError(f"later = frozen-head: {self.method} has a training of its own, of the whole model")
-        if self.privacy.on and not registry.find(self.method).method.sends_changes:
-            raise UserError(
-                f"privacy: {self.method} sends more than a change of what it downloads, or that of no client; it "
-                "cannot be clipped (docs/privacy.md says which methods can)"
-            )
-        if self.options.get("finetune") and self.existing == "follow":
-            raise UserError("options.finetune: only a client that keeps its model can tune it; set existing = keep")
         return self
 
     def plan(self) -> Schedule:
@@ -210,8 +200,3 @@ def _names_in_file(order: str) -> str | tuple[str, ...]:
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise UserError(f"order = {order}: expected seed, names, a list, or a file of client names ({error})") from None
     return tuple(line.strip() for line in lines if line.strip())
-
-
-def build(values: dict[str, Any], where: str = "configuration") -> Config:
-    """A checked configuration, or an error that names each wrong key and the nearest valid one."""
-    return checked(Config, values, where)

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from pfeddsh.pace import Pace
 from pfeddsh.results.metrics import LOST, completed
 from pfeddsh.schedule import Schedule
 
@@ -26,21 +27,20 @@ class Remaining(ProgressColumn):
 
 
 class ProgressLine:
-    """Rounds, loss, samples per second and the time left: of rounds, of evaluating everyone, and of replay."""
+    """Rounds, loss, samples per second and the time left."""
 
     def __init__(self, plan: Schedule, label: str, console: Console) -> None:
         self._plan, self._label, self._console = plan, label, console
-        self._total = sum(sum(plan.work(step)) for step in plan.steps)
-        self._start: float | None = None  # the work that was done before this process, in visits
-        self._done, self._samples, self._refused = 0.0, 0, 0
-        self._replays: list[float] = []  # seconds, of later steps
+        self._pace = Pace(plan)
+        self._samples, self._refused = 0, 0
         self._began = self._spoke = time.monotonic()
+        self._last: float | None = None  # of the events that tell how long something took
         self._loss = 0.0
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), Remaining(),
             console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
-        self._bar = self._progress.add_task(label, total=self._total, text="", eta="")
+        self._bar = self._progress.add_task(label, total=1.0, text="", eta="")
 
     def __enter__(self) -> "ProgressLine":
         self._progress.start()
@@ -54,6 +54,8 @@ class ProgressLine:
             self._round(facts)
         elif kind == "step":
             self._step(facts)
+        elif kind == "controls":
+            self._controls(facts)
         elif kind == "refused":
             self._refused += 1
             if self._refused <= SHOWN:
@@ -63,41 +65,46 @@ class ProgressLine:
 
     def _step(self, facts: dict[str, Any]) -> None:
         step = facts["step"]
-        self._done = sum(sum(self._plan.work(t)) for t in range(1, step + 1))
-        self._replays += [facts["replay_seconds"]] if step > 1 else []
+        self._pace.step(step, self._since(), facts["replay_seconds"])
         ri = f", existing clients {facts['ri']:+.2f}" if facts["ri"] is not None else ""
         replay = f", replay {facts['replay_seconds']:.0f} s" if facts["replay_seconds"] >= 0.5 else ""
         accuracy = "-" if facts["accuracy"] is None else f"{facts['accuracy']:.1f} %"
         self._console.print(f"{self._label}: step {step} done, newcomers {accuracy}{ri}{replay}")
 
+    def _controls(self, facts: dict[str, Any]) -> None:
+        """What is left of every client's training alone; after the last step it is all that is left."""
+        if self._last is None:  # the run begins here: what was before, it needs once
+            self._since()
+        self._pace.controls = facts["visits"]
+        if facts["over"]:
+            self._show("every client alone, for PA", self._pace.left(len(self._plan.steps) + 1, 0))
+
     def _round(self, facts: dict[str, Any]) -> None:
         step, number = facts["step"], facts["round"] + 1
-        rounds, (visits, _) = self._plan.rounds(step), self._plan.work(step)
-        before = sum(sum(self._plan.work(t)) for t in range(1, step))
-        self._done = before + visits * number / rounds
-        if self._start is None:
-            self._start = self._done - visits / rounds
+        self._pace.round(step, facts["round"], self._since(), facts["seconds"] + facts["server_seconds"])
         self._samples += facts["samples"]
         self._loss = facts["loss"] if facts["loss"] is not None else self._loss
-        now = time.monotonic()
-        elapsed = max(now - self._began, 1e-9)
-        eta = f"{_clock(self._left(step, elapsed))} left"
+        elapsed = max(time.monotonic() - self._began, 1e-9)
         text = (
-            f"step {step}/{len(self._plan.steps)} round {number}/{rounds}"
+            f"step {step}/{len(self._plan.steps)} round {number}/{self._plan.rounds(step)}"
             f"  loss {self._loss:.3f}  {self._samples / elapsed:,.0f} samples/s"
         )
-        self._progress.update(self._bar, completed=self._done, text=text, eta=eta)
+        self._show(text, self._pace.left(step, number))
+
+    def _since(self) -> float:
+        """Seconds since the event before this one."""
+        before, now = self._last, time.monotonic()
+        self._last = now
+        return 0.0 if before is None else now - before
+
+    def _show(self, text: str, left: float) -> None:
+        now = time.monotonic()
+        elapsed = max(now - self._began, 1e-9)
+        eta = f"{_clock(left)} left"
+        self._progress.update(self._bar, completed=elapsed / (elapsed + left), text=text, eta=eta)
         if not self._console.is_terminal and now - self._spoke > PLAIN_INTERVAL:
             self._spoke = now
             self._console.print(f"{self._label}: {text}  {eta}", soft_wrap=True)
-
-    def _left(self, step: int, elapsed: float) -> float:
-        """Seconds: the visits left at the pace so far, and a replay for each step to come as long as those before."""
-        replays = sum(self._replays)
-        pace = max(0.0, elapsed - replays) / (self._done - (self._start or 0.0))
-        coming = len(self._plan.steps) - max(step, 2) + 1
-        replay = replays / len(self._replays) * coming if self._replays else 0.0
-        return pace * (self._total - self._done) + replay
 
 
 def _clock(seconds: float) -> str:

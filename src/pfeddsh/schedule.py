@@ -105,7 +105,7 @@ class Schedule:
         own = replace(self, everyone=False) if self.everyone else self
         return [r for r in range(self.rounds(step)) if client in own.cohort(step, r)]
 
-    def work(self, step: int) -> tuple[float, float]:
+    def cost(self, step: int) -> tuple[float, float]:
         """What a step takes, in visits: its rounds together, and the evaluation of everyone after them."""
         return self.rounds(step) * len(self.cohort(step, 0)), EVALUATION * len(self.onboarded(step))
 

@@ -16,15 +16,19 @@ Checked = TypeVar("Checked", bound=BaseModel)
 
 def checked(model: type[Checked], values: Mapping[str, Any], where: str, kind: str = "key", hint: str = "") -> Checked:
     """The model made of these values, or an error that names each wrong key; `hint` ends the one for an unknown key."""
-    for key in values:
-        if key not in model.model_fields:
-            raise UserError(f"{where}: {unknown(kind, key, model.model_fields)}{hint}")
+    if wrong := unknown_key(model, values, kind):
+        raise UserError(f"{where}: {wrong}{hint}")
     try:
         return model(**values)
     except ValidationError as error:
         raise UserError(f"{where}: {explained(error)}") from None
     except WrongValue as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def unknown_key(model: type[BaseModel], values: Mapping[str, Any], kind: str = "key") -> str:
+    """What to say of the first key that the model does not have; nothing if it has them all."""
+    return next((str(unknown(kind, key, model.model_fields)) for key in values if key not in model.model_fields), "")
 
 
 class WrongValue(UserError):

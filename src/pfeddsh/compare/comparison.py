@@ -15,7 +15,7 @@ from pfeddsh.compare.cache import open_cache
 from pfeddsh.compare.plan import Plan, make
 from pfeddsh.compare.scheduler import Machines, ThisMachine, execute
 from pfeddsh.compare.tasks import ProcessTask, fingerprints, tasks
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import settled
 from pfeddsh.report.build import beside
@@ -103,8 +103,8 @@ class Comparison:
 
             def finished(task: ProcessTask, status: int) -> None:
                 for line in _lines(task):
-                    if line.startswith("warning: "):
-                        text = f"{escape(task.name)}: [yellow]warning:[/] {escape(line[9:])}"
+                    if (said := line.removeprefix("warning: ")) != line:
+                        text = f"{escape(task.name)}: [yellow]warning:[/] {escape(said)}"
                         console.print(text, soft_wrap=True, highlight=False)
                 found = summary.results(task.out)
                 failed.extend([task] if status else [])

@@ -27,7 +27,18 @@ from pfeddsh.storage.checkpoint import Moment
 from pfeddsh.storage.controls import relevant
 
 # What a state cannot depend on, in the code and, but for what `_stop` names itself, in the configuration.
-FRONT = ("__init__.py", "__main__.py", "cli.py", "progress.py", "compare", "live", "report", "tracking")
+FRONT = (
+    "__init__.py",
+    "__main__.py",
+    "cli.py",
+    "commands",
+    "pace.py",
+    "progress.py",
+    "compare",
+    "live",
+    "report",
+    "tracking",
+)
 
 
 @dataclass(frozen=True)

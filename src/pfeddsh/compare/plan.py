@@ -8,7 +8,8 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
-from pfeddsh.config import Config, build
+from pfeddsh.config import Config
+from pfeddsh.configure import build
 from pfeddsh.data.datasets import absolute
 from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import settled

@@ -1,23 +1,25 @@
 """One task of a comparison, in a process of its own: a run that shares its steps, or the controls of some batches.
 
-The process reads its job from standard input and ends when that does, so none outlives whoever started it.
+The process reads its job from a pipe and ends when that does, so none outlives whoever started it.
 """
 
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
 import warnings
+from typing import TextIO
 
 from pfeddsh.compare.cache import open_cache
 from pfeddsh.compare.job import Job
 from pfeddsh.compare.keys import code, stops
 from pfeddsh.compare.sharing import SharedCheckpoints
-from pfeddsh.config import build
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
-from pfeddsh.federation import engines
+from pfeddsh.federation import engines, forker
 from pfeddsh.federation.loop import accuracy
 from pfeddsh.federation.run import begin, complete, one_thread
 from pfeddsh.federation.workbench import CONTROL, Call, Workbench
@@ -64,11 +66,27 @@ def _controls(bench: Workbench, steps: list[int]) -> None:
         controls.complete(bench.config, bench.dataset.fingerprint, steps, alone)
 
 
+def serve(handle: int) -> None:
+    """A forked process's side: the job comes in, an exit code goes out."""
+    os.setsid()
+    with socket.socket(fileno=handle) as pipe, pipe.makefile() as lines:
+        job = Job.model_validate_json(lines.readline())
+        if job.folder.is_dir():
+            os.chdir(job.folder)
+        if job.workers > 1:
+            forker.branch(handle)
+        pipe.send(bytes([work(job, lines)]))
+
+
 def main() -> int:
-    """The process's side."""
+    """The side of a process that was started, on a machine of a cluster."""
+    return work(Job.model_validate_json(sys.stdin.readline()), sys.stdin)
+
+
+def work(job: Job, lines: TextIO) -> int:
+    """Do the job, unless `lines` end before; the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us
-    job = Job.model_validate_json(sys.stdin.readline())
-    threading.Thread(target=_leave_with_the_parent, daemon=True).start()
+    threading.Thread(target=_leave_with_the_parent, args=[lines], daemon=True).start()
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", flush=True)
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -83,8 +101,8 @@ def main() -> int:
             return 2
 
 
-def _leave_with_the_parent() -> None:
-    sys.stdin.read()
+def _leave_with_the_parent(lines: TextIO) -> None:
+    lines.read()
     os._exit(1)
 
 

@@ -1,14 +1,15 @@
 """Which task runs when: as many side by side as there are slots, and none that would repeat what another is doing."""
 
-import subprocess
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from pfeddsh.compare.cache import StepCache
-from pfeddsh.compare.job import Job, start
+from pfeddsh.compare.job import Job
 from pfeddsh.compare.tasks import ProcessTask
+from pfeddsh.federation.forker import dismiss, fork
 
 INTERVAL = 0.2  # seconds between two looks at the tasks
 
@@ -31,23 +32,30 @@ class Machines(Protocol):
 
 
 class Process:
-    """A task on this machine."""
+    """A task on this machine, forked: it begins at once."""
 
     def __init__(self, job: Job) -> None:
-        self._process = start(job)
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        self._pid, self._pipe = fork("pfeddsh.compare.process:serve", job.log, job.environment)
+        with suppress(ConnectionError):  # it died at once; its log says why
+            self._pipe.sendall(f"{job.model_dump_json()}\n".encode())
+        self._pipe.setblocking(False)
 
     def poll(self) -> int | None:
-        return self._process.poll()
+        """What it says at its end; one that ends without a word has failed."""
+        try:
+            told = self._pipe.recv(1)
+        except BlockingIOError:
+            return None
+        except ConnectionError:
+            told = b""
+        self._pipe.close()
+        return told[0] if told else 1
 
     def stop(self) -> None:
-        """It leaves when its input ends; what it was computing is the round in progress."""
-        if self._process.stdin:
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        """It leaves when its pipe ends; what it was computing is the round in progress."""
+        self._pipe.close()
+        dismiss(self._pid)
 
 
 class ThisMachine:

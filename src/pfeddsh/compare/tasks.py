@@ -122,14 +122,14 @@ def _parts(task: ProcessTask, plan: Schedule, cache: StepCache, taken: set[str])
     parts, first = [], 0
     for stop in task.stops:
         if not (stop.key in taken or cache.has(stop.key)) and stop.rounds > first:
-            parts.append(Part(first, stop.rounds, sum(plan.work(stop.step)) / (stop.rounds - first)))
+            parts.append(Part(first, stop.rounds, sum(plan.cost(stop.step)) / (stop.rounds - first)))
         taken.add(stop.key)
         first = stop.rounds
     return parts
 
 
 def _length(plan: Schedule) -> float:
-    return sum(sum(plan.work(step)) for step in plan.steps)
+    return sum(sum(plan.cost(step)) for step in plan.steps)
 
 
 def _count(entry: Path) -> int:

@@ -78,7 +78,11 @@ class Federation:
     def alone(self, client: int) -> float:
         """The accuracy of a client's local-only control; waits for it."""
         known = self.ledger.local[client]
-        return accuracy(self.controls[client].result()[0]) if known is None else known
+        if known is None:
+            self._tell_controls(over=True)
+            control = self.controls.get(client) or self._control(client)
+            known = self.ledger.local[client] = accuracy(control.result()[0])
+        return known
 
     # One step
 
@@ -217,6 +221,7 @@ class Federation:
         nobody: list[float | None] = [None] * self.plan.clients
         after = {rule: _filled(after.get(rule, nobody), before.get(rule, nobody)) for rule in before | after}
         self.ledger.add_step(before, after, seconds, accepted, self.method.capacity(self.state))
+        self._own_controls()
         self.tell("step", {"step": step, **self.ledger.step_facts(step)})
 
     def _existing(self, step: int) -> list[int]:
@@ -332,12 +337,32 @@ class Federation:
 
     def _start_controls(self) -> None:
         """Every client's local-only control, independent of the federation: it fills idle cores."""
-        self.controls = {
-            client: self.engine.submit(Call(CONTROL, self.bench.visit(step, 0, client)), background=True)
-            for step in self.plan.steps
-            for client in self.plan.batch(step)
-            if self.ledger.local[client] is None
-        }
+        self._own_controls()
+        if not self.method.control:
+            clients = (client for step in self.plan.steps for client in self.plan.batch(step))
+            self.controls = {client: self._control(client) for client in clients if self.ledger.local[client] is None}
+        self._tell_controls()
+
+    def _control(self, client: int) -> Future[Reply]:
+        visit = self.bench.visit(self.ledger.batch[client], 0, client)
+        return self.engine.submit(Call(CONTROL, visit), background=True)
+
+    def _own_controls(self) -> None:
+        """Where clients train alone, they are their own controls when their step ends."""
+        if self.method.control:
+            for step, row in enumerate(self.ledger.before, 1):
+                for client in self.plan.batch(step):
+                    self.ledger.local[client] = row[client]
+
+    def _tell_controls(self, over: bool = False) -> None:
+        """How many visits the controls still take, about; `over`: they are all that is left."""
+        visits = 0.0
+        for step in self.plan.steps:
+            batch = self.plan.batch(step)
+            open_ = [k for k in batch if self.ledger.local[k] is None and k in self.controls]
+            share = self.plan.rounds(step) * max(1, round(self.plan.sample_fraction * len(batch))) / len(batch)
+            visits += share * sum(not self.controls[k].done() for k in open_)
+        self.tell("controls", {"visits": visits, "over": over})
 
     def _collect_controls(self) -> None:
         for client in [client for client, future in self.controls.items() if future.done()]:
@@ -345,6 +370,7 @@ class Federation:
 
     def _snapshot(self, step: int, done: int) -> None:
         self._collect_controls()
+        self._tell_controls()
         self.checkpoints.snapshot((step, done), self._parts())
 
     def rewrite(self, moment: Moment) -> None:

@@ -8,12 +8,13 @@ from pfeddsh.config import Config
 from pfeddsh.errors import UserError
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.storage.checkpoint import Moment
+from pfeddsh.storage.files import write_text
 
 PATIENCE = 10  # rounds without a single good upload
 
 
 class Observer(Protocol):
-    """`kind` is round, step, refused or warning."""
+    """`kind` is round, step, refused, warning, or controls: what clients' training alone still takes."""
 
     def event(self, kind: str, facts: dict[str, Any]) -> None: ...
 
@@ -32,12 +33,17 @@ class EventLog:
                     continue  # the line that was being written when the run was killed
                 if moment < restored:
                     kept.append(line + "\n")
-        path.write_text("".join(kept))
+        write_text(path, "".join(kept))
         self._file = path.open("a")
 
     def event(self, kind: str, facts: dict[str, Any]) -> None:
-        self._file.write(json.dumps({"event": kind, **facts}) + "\n")
-        self._file.flush()
+        if kind == "controls":  # a forecast, and no fact of the run
+            return
+        try:
+            self._file.write(json.dumps({"event": kind, **facts}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise UserError(f"cannot write {self._file.name}: {error.strerror or error}; free some space") from error
 
 
 class Divergence:

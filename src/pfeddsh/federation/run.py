@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from pfeddsh.config import Config, build
+from pfeddsh.config import Config
+from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation
@@ -86,6 +87,7 @@ def complete(bench: Workbench, out: Path, observers: Sequence[Observer], checkpo
         finally:
             engine.close()
         results = ledger.results(config, bench.dataset, time.monotonic() - began)
+        checkpoints.thin()
         write_text(out / "results.json", json.dumps(results, indent=1) + "\n")
         return results
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pfeddsh import devices
 from pfeddsh.config import EVERYONE, Config
+from pfeddsh.configure import complete
 from pfeddsh.data.datasets import Dataset, absolute, load
 from pfeddsh.data.images import Shape
 from pfeddsh.data.natural import natural
@@ -22,8 +23,10 @@ from pfeddsh.errors import UserError
 from pfeddsh.mechanisms.privacy import protect, repeatable
 from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Method, Options, Task, Visit
+from pfeddsh.methods.base import Method
 from pfeddsh.methods.local import Local
+from pfeddsh.methods.options import Options
+from pfeddsh.methods.task import Task, Visit
 from pfeddsh.models import registry as networks
 from pfeddsh.rng import numpy_stream
 
@@ -51,8 +54,14 @@ class Shard:
     """One client's part of a dataset, as normalised float images; made when asked for, kept for one call."""
 
     def __init__(
-        self, dataset: Dataset, train: np.ndarray, test: np.ndarray, set_aside: np.ndarray | None = None
+        self,
+        dataset: Dataset,
+        train: np.ndarray,
+        test: np.ndarray,
+        set_aside: np.ndarray | None = None,
+        layout: torch.memory_format = torch.contiguous_format,
     ) -> None:
+        self._layout = layout
         self._dataset, self.trained, self._test, self._set_aside = dataset, train, test, set_aside
         pixels = dataset.x_train.dtype == np.uint8
         std = torch.from_numpy(np.maximum(dataset.std, 1e-3 if pixels else 0.0)).view(-1, 1, 1)
@@ -62,7 +71,7 @@ class Shard:
 
     def _select(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> tuple[Tensor, Tensor]:
         pixels = torch.from_numpy(images[index]).to(torch.float32).mul_(self._scale).add_(self._shift)
-        pixels = pixels.contiguous(memory_format=torch.channels_last)  # at last: planes are scaled faster than pixels
+        pixels = pixels.contiguous(memory_format=self._layout)  # at last: planes are scaled faster than pixels
         return pixels.to(self.device), torch.from_numpy(labels[index]).long().to(self.device)
 
     @cached_property
@@ -98,12 +107,12 @@ def open_data(config: Config) -> Dataset:
 
 
 def settled(config: Config) -> Config:
-    """The configuration as it is written down: its paths hold in every folder, and its clients are counted.
+    """The configuration as it is written down: complete, its paths hold in every folder, its clients are counted.
 
     A schedule `all` is one batch of those that the data name.
     """
     paths = {name: path.expanduser().absolute() for name in PATHS if (path := getattr(config, name)) is not None}
-    config = config.model_copy(update={"dataset": absolute(config.dataset), **paths})
+    config = complete(config).model_copy(update={"dataset": absolute(config.dataset), **paths})
     if config.schedule != EVERYONE:
         return config
     return config.model_copy(update={"schedule": str(len(open_data(config).client_names))})
@@ -172,7 +181,7 @@ class Workbench:
         aside = None
         if share and len(train) > 2:
             train, aside = split(train, share, numpy_stream(self.config.seed, "set aside", client))
-        return Shard(self.dataset, train, test, aside)
+        return Shard(self.dataset, train, test, aside, self.task.model.memory_format)
 
     def pool(self, visit: Visit) -> Shard:
         """For an oracle: as many images as a cohort of this round holds on average, of all that participants hold."""
@@ -180,7 +189,8 @@ class Workbench:
         own = np.sort(np.concatenate([self.shard(k).trained for k in clients]))
         count = round(len(own) * len(self.plan.cohort(visit.step, visit.round)) / len(clients))
         drawn = numpy_stream(visit.seed, "pool", visit.step, visit.round).choice(len(own), count, replace=False)
-        return Shard(self.dataset, own[np.sort(drawn)], self.parts.test[visit.client])
+        layout = self.task.model.memory_format
+        return Shard(self.dataset, own[np.sort(drawn)], self.parts.test[visit.client], layout=layout)
 
     def run(self, call: Call) -> tuple[Message, Memory]:
         """Do one piece of work."""

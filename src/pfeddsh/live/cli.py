@@ -53,6 +53,7 @@ def serve(
     Example: `pfeddsh serve hospital --classes normal,pneumonia --batch-min 3 --batch-wait 86400`
     """
     from pfeddsh.live.coordinator.config import build, check_unchanged, save
+    from pfeddsh.live.coordinator.engine import LiveBench
     from pfeddsh.storage.files import locked
     from pfeddsh.values import override, read
 
@@ -72,6 +73,7 @@ def serve(
     if "classes" not in values:
         raise UserError("which classes are there? give --classes cat,dog,horse, or classes = [...] in a TOML file")
     made = build(values, str(config or "command line"))
+    LiveBench(made, [])  # a method that cannot work with this network says so here
     host, wanted = place(page)
     with locked(folder):  # nothing is touched before: another `serve` may be at work
         check_unchanged(folder, made)
@@ -115,7 +117,7 @@ def join(
     with _flower():
         from pfeddsh.live.security.certs import make_node_key
         from pfeddsh.live.security.trusted import trust as trust_only
-        from pfeddsh.live.site.join import SiteConfig
+        from pfeddsh.live.site.join import SiteConfig, alone
         from pfeddsh.live.site.join import join as run
 
     home.mkdir(parents=True, exist_ok=True)
@@ -127,13 +129,14 @@ def join(
         raise UserError("where are this site's images? give --data DIR the first time")
     if not Path(str(values["data"])).exists():
         raise UserError(f"--data {values['data']}: no such folder or file")
-    SiteConfig(**values).save(home)
-    if ca:
-        shutil.copyfile(ca, home / "ca.crt")
-    if trust:
-        trust_only(home, trust)
-    make_node_key(home)
-    _until_interrupted(lambda: run(home, _say))
+    with alone(home):  # nothing is touched before: another `join` may be at work
+        SiteConfig(**values).save(home)
+        if ca:
+            shutil.copyfile(ca, home / "ca.crt")
+        if trust:
+            trust_only(home, trust)
+        make_node_key(home)
+        _until_interrupted(lambda: run(home, _say))
 
 
 def federation(

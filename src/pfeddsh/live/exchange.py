@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from pfeddsh.errors import UserError
 from pfeddsh.live.transport import Node, Transport, TransportError
 from pfeddsh.messages import BadMessage
 
@@ -82,16 +83,24 @@ class Exchange:
         """
         parcel = Parcel(address, body, timeout, grace, limit)
         with self._lock:
-            if self._failure:
-                raise TransportError(str(self._failure)) from self._failure
+            self.check()
             self._arrived.append(parcel)
         self._wake.set()
         return parcel.future
 
     def check(self) -> None:
-        """Raise if the network is gone."""
+        """Raise if the network is gone, or whatever else has ended the exchange."""
         if self._failure:
-            raise TransportError(str(self._failure)) from self._failure
+            raise _ended(self._failure)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing is sent or heard any more; whoever waits for an answer is told why."""
+        with self._lock:
+            self._failure = self._failure or error
+            parcels, self._parcels, self._arrived = self._parcels + self._arrived, [], []
+        self._stop.set()
+        for parcel in parcels:
+            parcel.future.set_exception(_ended(error))
 
     def _run(self) -> None:
         pause = QUICK
@@ -99,18 +108,11 @@ class Exchange:
             try:
                 busy = self._tick()
             except Exception as error:
-                self._fail(error)
+                self.fail(error)
                 return
             pause = QUICK if busy else min(SLOW, pause * 1.3)
             self._wake.wait(pause)
             self._wake.clear()
-
-    def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            self._failure = error
-            parcels = self._parcels + self._arrived
-        for parcel in parcels:
-            parcel.future.set_exception(TransportError(f"the network is gone: {error}"))
 
     def _look(self) -> None:
         nodes = self._transport.nodes()
@@ -189,6 +191,14 @@ class Exchange:
         self._parcels.remove(parcel)
         self._messages = {message: other for message, other in self._messages.items() if other is not parcel}
         self._nodes = {message: node for message, node in self._nodes.items() if message in self._messages}
+
+
+def _ended(error: BaseException) -> Exception:
+    if isinstance(error, UserError):
+        return error
+    ended = TransportError(f"the network is gone: {error}")
+    ended.__cause__ = error
+    return ended
 
 
 def _too_long(body: bytes | None, limit: int) -> str:

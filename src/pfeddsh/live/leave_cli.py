@@ -29,19 +29,16 @@ def leave(
     Example: `pfeddsh leave my-site`
     """
     from pfeddsh.live.site import departure
-    from pfeddsh.storage.files import locked
 
     with _flower():
-        from pfeddsh.live.site.join import SiteConfig, supervise
+        from pfeddsh.live.site.join import SiteConfig, alone, supervise
 
     SiteConfig.load(home)
     if departure.receipt(home) is None:
-        with locked(home):  # `join` must not run beside this
+        with alone(home):
             departure.begin(home)
-        deadline = time.monotonic() + wait
-        supervise(
-            home, _say, until=lambda: departure.receipt(home) is not None or time.monotonic() > deadline
-        )  # fmt: skip
+            deadline = time.monotonic() + wait
+            supervise(home, _say, until=lambda: departure.receipt(home) is not None or time.monotonic() > deadline)
     told = departure.receipt(home)
     if told is None:
         raise UserError(

@@ -6,7 +6,7 @@ from typing import Any
 
 from pfeddsh.federation.workbench import Call
 from pfeddsh.messages import BadMessage, Memory, Message, parsed
-from pfeddsh.methods.base import Visit
+from pfeddsh.methods.task import Visit
 
 FAREWELL = "farewell"  # the last one: what was deleted of a site that leaves
 HELLO = "hello"  # the first message to a node: who are you, and what do you bring

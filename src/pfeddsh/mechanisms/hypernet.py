@@ -1,9 +1,9 @@
 """The hypernetwork: a client's embedding e becomes a key h, and the key the client's weights theta.
 
 h = normalise(relu(W1 e + b1)) and theta = b2 + W2 h. With ||h|| = 1 the server's step has a meaning: W2 -= rate D h^T
-moves the client by rate D, however large its embedding. W2 is large (127 MB for LeNet-5), so it is only ever multiplied
-or changed in place by a rank-m product; its gradient is never formed and autograd never sees it. Passing over it is
-what a round costs: one pass generates the cohort's weights, one takes in the updates.
+moves the client by rate D, however large its embedding. W2 is large (127 MB for 62,006 weights), so it is only ever
+multiplied or changed in place by a rank-m product; its gradient is never formed and autograd never sees it. Passing
+over it is what a round costs: one pass generates the cohort's weights, one takes in the updates.
 """
 
 import math

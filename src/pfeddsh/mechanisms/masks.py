@@ -12,6 +12,7 @@ from torch import Tensor
 from pfeddsh.errors import UserError
 from pfeddsh.models.base import Model
 from pfeddsh.models.channels import Channels
+from pfeddsh.models.registry import DEFAULT
 
 GAMMA = 5000.0
 ANNEALED = 0.8  # share of a step's rounds in which gates are soft and logits move
@@ -107,5 +108,5 @@ def reached(model: Model, mask: Tensor) -> Tensor:
 def channels_of(model: Model) -> Channels:
     """What masks act on."""
     if model.channels is None:
-        raise UserError("masks act on channels, which this model does not name: use model = lenet, or another method")
+        raise UserError(f"masks act on channels, which this model does not name: use {DEFAULT}, or another method")
     return model.channels

@@ -1,68 +1,100 @@
-"""Robust aggregation: what a few clients send, by mistake or on purpose, must not carry the common model away.
+"""Robust aggregation with a memory: a few clients, by mistake or on purpose, must not carry the common model away.
 
-`clipped` (norm clipping; Sun et al. 2019): no change is longer than twice the median of the round, so that a client's
-pull is bounded, whatever it sends; who points away from where the round is going is left out of it; and nobody weighs
-much more than others by the number of images that it claims. `trimmed` (the coordinate-wise trimmed mean; Yin et al.
-2018): in each coordinate the largest and the smallest values do not count, and neither do images and labels.
+No rule that sees one round alone holds when most of a small cohort is hostile by chance (Karimireddy et al. 2021,
+"Learning from history"). A coordinator knows who sends what, so `history` remembers, for as long as a step lasts:
+
+- Norm clipping (Sun et al. 2019): no change is longer than the median of this round and the last ones.
+- Reputation by direction (after FoolsGold, Fung et al. 2020, and FLTrust, Cao et al. 2021): the mean cosine of a change
+  with the last ones of all other clients is added up, client by client. Whoever goes against the others, while most
+  go with them, is left out for as long as that is so.
+
+Everyone counts alike for the others, also who is left out: an unlucky first cohort decides nothing for good. Where
+honest changes have nothing in common, as at the end of training, only norms count.
 """
 
-import math
-from typing import Literal
+import statistics
+from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pfeddsh.mechanisms import common
+from pfeddsh.messages import State
 from pfeddsh.models.base import Model
 
-Aggregation = Literal["mean", "clipped", "trimmed"]
-TRIM = 0.2  # of the clients, at either end
-LONGEST = 2.0  # times the median length that a change may have: honest ones differ too
+Aggregation = Literal["mean", "history"]
+LAST = "robust/last/"  # of each client of the step: the direction of its last upload
 HEAVIEST = 3.0  # times the median number of images that anyone weighs
-ENOUGH = 3  # clients among which there is a direction to point away from
+ENOUGH = 3  # norms among which there is a median worth keeping; and others of whom few count less than many
+RECENT = 30  # norms of the step that make up for a small cohort
+FRESH = 0.8  # what an upload is still worth to compare with, a round later
+MOST = 1.0  # agreement that anyone can gather: a good name does not last for ever
+LEAST = 0.05  # agreement of the median client from which on directions tell anything
+AGAINST = -0.25  # of it: below that one is left out
+
+
+def opened(state: State) -> None:
+    """A step begins: its clients are new, and rates start again. The largest usual norm so far bounds its first."""
+    peak = state.facts.get("robust", {}).get("peak")
+    state.facts["robust"] = {"peak": peak, "norms": [], "ages": {}, "agreement": {}, "left_out": []}
+    for name in [name for name in state.tensors if name.startswith(LAST)]:
+        del state.tensors[name]
 
 
 def aggregate(
-    model: Model, deltas: Tensor, samples: Tensor, histograms: Tensor | None, rule: Aggregation = "mean"
+    model: Model, state: State, clients: list[int], deltas: Tensor, samples: Tensor, histograms: Tensor | None
 ) -> Tensor:
     """What the common model is moved by, given what clients changed (m x P); see `common.mean` for the rest."""
-    if rule == "mean":
-        return common.mean(model, deltas, samples, histograms)
-    if rule == "trimmed":
-        return trimmed(deltas)
-    samples, deltas = samples.clamp_max(HEAVIEST * float(samples.median())), clipped(deltas)
-    kept = along(deltas)
+    memory = state.facts["robust"]
+    norms = deltas.double().norm(dim=1)
+    units = deltas / norms.clamp_min(torch.finfo(deltas.dtype).tiny)[:, None].to(deltas)
+    deltas = units * norms.clamp_max(bound(memory, norms.tolist()))[:, None].to(deltas)
+    compare(state, clients, units)
+    kept = [i for i, client in enumerate(clients) if client not in memory["left_out"]]
+    if not kept:
+        return torch.zeros_like(deltas[0])
+    samples = samples.clamp_max(HEAVIEST * float(samples.median()))
     return common.mean(model, deltas[kept], samples[kept], None if histograms is None else histograms[kept])
 
 
-def clipped(deltas: Tensor) -> Tensor:
-    """Each change, shortened to twice the median length of all if it is longer.
-
-    >>> clipped(torch.tensor([[3.0, 4.0], [0.0, 5.0], [60.0, 80.0]]))
-    tensor([[3., 4.],
-            [0., 5.],
-            [6., 8.]])
-    """
-    norms: Tensor = deltas.square().sum(1, keepdim=True).sqrt()
-    return deltas * (LONGEST * norms.median() / norms.clamp_min(torch.finfo(deltas.dtype).tiny)).clamp_max(1)
-
-
-def along(deltas: Tensor) -> Tensor:
-    """Which changes do not point away from the median of each coordinate; all, if there are few or none is left.
-
-    >>> along(torch.tensor([[1.0, 0.2], [0.9, 0.1], [1.0, -0.1], [-1.0, -0.1]]))
-    tensor([ True,  True,  True, False])
-    """
-    kept = F.cosine_similarity(deltas, deltas.median(0).values[None]) > 0
-    return kept if len(deltas) >= ENOUGH and bool(kept.any()) else torch.ones_like(kept)
+def bound(memory: dict[str, Any], norms: list[float]) -> float:
+    """The median norm of this round and the last ones of the step; at its beginning, at most the largest ever."""
+    known = [*norms, *memory["norms"]]
+    median: float = statistics.median_low(known)
+    if memory["peak"] is not None and not memory["norms"]:
+        median = min(median, memory["peak"])
+    memory["norms"] = [*memory["norms"], *(min(norm, median) for norm in norms)][-RECENT:]
+    if len(known) >= ENOUGH:
+        memory["peak"] = max(median, memory["peak"] or 0.0)
+    return median
 
 
-def trimmed(deltas: Tensor) -> Tensor:
-    """The mean of each coordinate without its extremes: a fifth of the clients at either end, rounded up.
+def compare(state: State, clients: list[int], units: Tensor) -> None:
+    """Add up how far each of these goes where the others go, or last went, and note who is left out."""
+    memory, names = state.facts["robust"], [str(client) for client in clients]
+    ages = memory["ages"] = {name: age + 1 for name, age in memory["ages"].items()} | dict.fromkeys(names, 0)
+    state.tensors |= {LAST + name: unit.clone() for name, unit in zip(names, units, strict=True)}
+    worth = torch.tensor([FRESH**age for age in ages.values()])
+    cosines = worth * (units @ torch.stack([state[LAST + name] for name in ages]).T)
+    agreement: dict[str, float] = memory["agreement"]
+    for name, row in zip(names, cosines, strict=True):
+        others = float(row.sum() - row[list(ages).index(name)]) / (float(worth.sum()) - 1 + ENOUGH)
+        agreement[name] = min(MOST, agreement.get(name, 0.0) + others)
+    usual = statistics.median_low(agreement.values())
+    against = [int(name) for name, told in agreement.items() if told < AGAINST * usual]
+    memory["left_out"] = against if usual > LEAST else []
 
-    >>> trimmed(torch.tensor([[1.0], [2.0], [3.0], [4.0], [-100.0]]))
-    tensor([2.])
-    """
-    cut = min(math.ceil(TRIM * len(deltas)), (len(deltas) - 1) // 2)
-    return deltas.sort(0).values[cut : len(deltas) - cut].mean(0)
+
+def forget(state: State, client: int) -> None:
+    """A client has left, or its step is over."""
+    state.tensors.pop(LAST + str(client), None)
+    if memory := state.facts.get("robust"):
+        memory["ages"].pop(str(client), None)
+        memory["agreement"].pop(str(client), None)
+        memory["left_out"] = [k for k in memory["left_out"] if k != client]
+
+
+def left_out(state: State) -> list[int]:
+    """Whose uploads do not count at present."""
+    found: list[int] = state.facts.get("robust", {}).get("left_out", [])
+    return found

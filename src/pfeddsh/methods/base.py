@@ -4,112 +4,22 @@ Server functions change the state in place; client functions are pure (message, 
 To add a method, write one file with a subclass and register it; see `fedper.py` for an example of thirty lines.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from pfeddsh.mechanisms import guard
-from pfeddsh.mechanisms.guard import Evidence, Served
+from pfeddsh.mechanisms.guard import Served
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.mechanisms.privacy import Uniform, from_system, repeatable
 from pfeddsh.messages import BadMessage, Compute, Memory, Message, State, check, withheld
+from pfeddsh.methods.options import Normalised, Options, PriorAware
+from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.models import base as models
-from pfeddsh.models import registry as networks
-from pfeddsh.models.pretrained import begin
 from pfeddsh.models.training import sgd_epoch
-from pfeddsh.rng import numpy_stream, torch_stream
-
-
-@dataclass(frozen=True)
-class Task:
-    """What everyone knows before anyone has joined: the network, the common initialisation, the seed."""
-
-    model: models.Model
-    theta0: Tensor
-    seed: int
-
-    @staticmethod
-    def create(
-        classes: int,
-        seed: int,
-        model: str = networks.DEFAULT,
-        shape: Sequence[int] | None = None,
-        init: Path | None = None,
-    ) -> "Task":
-        """For images of this shape; without one, of the shape the model was made for. `init`: pretrained weights."""
-        network = networks.create(model, classes, shape)
-        theta0 = network.init(torch_stream(seed, "theta0"))
-        return Task(network, theta0 if init is None else begin(network, theta0, init), seed)
-
-    def to(self, device: torch.device) -> "Task":
-        return replace(self, theta0=self.theta0.to(device))
-
-
-class ClientData(Protocol):
-    """A client's own data as normalised float images and labels; it never leaves the client."""
-
-    @property
-    def train(self) -> tuple[Tensor, Tensor]: ...
-    @property
-    def test(self) -> tuple[Tensor, Tensor]: ...
-    @property
-    def held_out(self) -> tuple[Tensor, Tensor]: ...  # what a client judges offers by
-
-
-@dataclass(frozen=True)
-class Visit:
-    """The circumstances of one piece of work; all its randomness is derived from here."""
-
-    seed: int
-    step: int
-    round: int
-    client: int
-    rounds: int = 1  # of this step
-    lr: float = 0.0
-    momentum: float = 0.9
-    epochs: int = 1
-    batch_size: int = 32
-    evidence: Evidence = "shifted"  # what an existing client judges offers by
-    head_only: bool = False  # the last layer alone is trained
-
-    def generator(self, purpose: str) -> torch.Generator:
-        return torch_stream(self.seed, self.step, self.round, self.client, purpose)
-
-    def batches(self, count: int, purpose: str = "batches") -> list[Tensor]:
-        """Shuffled mini-batches of all epochs of this visit; the same for every method."""
-        stream = numpy_stream(self.seed, self.step, self.round, self.client, purpose)
-        orders = [torch.from_numpy(stream.permutation(count)) for _ in range(self.epochs)]
-        return [batch for order in orders for batch in order.split(self.batch_size)]
-
-
-class Options(BaseModel):
-    """Base of a method's typed settings."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-Statistics = Literal["own", "pooled", "fresh", "blended"]
-
-
-class Normalised(Options):
-    """Whose statistics normalise the served model's features; the default is what step 1 says (docs/baselines.md)."""
-
-    statistics: Statistics = Field(
-        default="own",
-        description="a client's own of the end of its step; those of its whole batch together (pooled); its own, taken "
-        "anew with the model it is served now (fresh); or the mean of the last two (blended)",
-    )
-
-
-class PriorAware(Options):
-    """Whether clients raise their logits by their own label prior, in training and in serving (`mechanisms.prior`)."""
-
-    prior: bool = Field(default=False, description="add each client's log label shares to its logits, at the client")
 
 
 class Method:
@@ -124,6 +34,7 @@ class Method:
     judges: ClassVar[int] = 16  # existing clients that `question` goes to
     optional: ClassVar[frozenset[str]] = frozenset()  # of a card: what a client may keep to itself
     client_parts: ClassVar[tuple[str, ...]] = ()  # of the state: tensors `name/k` that are of client k alone
+    control = False  # its clients train alone: their accuracies are the local-only controls
     simulated = False  # set by who simulates clients: then there is nobody to protect, and noise must repeat
 
     def __init__(self, task: Task, options: Options) -> None:
@@ -323,7 +234,17 @@ class Method:
 
     def keep(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """The client's own step is closed: it keeps the model it is served. Asked unless existing clients follow."""
-        return Message(), guard.keep(self.followed(message, data, memory), memory)
+        return Message(), self._keeping(self.followed(message, data, memory), message, memory)
+
+    def _keeping(self, model: Served, message: Message, memory: Memory) -> Memory:
+        """The client keeps this model, and remembers which pooled statistics its own are mixed with."""
+        memory = guard.keep(model, memory)
+        return Memory(memory.tensors, memory.facts | {"kept_with": _pooled(message)}) if self.fresh else memory
+
+    def _still_served(self, kept: Served, message: Message, memory: Memory) -> bool:
+        """Whether a client that followed would have what it has kept: then its statistics need not be taken anew."""
+        known = self.fresh and memory.facts.get("kept_with") == _pooled(message) and self.gates(message) is None
+        return known and kept.gates is None and torch.equal(kept.theta, self.weights(message, memory))
 
     def receive(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """The client is offered a model, keeps the better of both by its own evidence, and says which that is."""
@@ -335,15 +256,19 @@ class Method:
             data.held_out,
             visit.evidence,
         )
-        return Message(facts={"accepted": accepted}), guard.keep(offered, memory) if accepted else memory
+        return Message(facts={"accepted": accepted}), self._keeping(offered, message, memory) if accepted else memory
 
     def score(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """How many of its own test images the client gets right now, and would if it followed what it is served."""
         images, labels = data.test
-        models = {"acc": self.followed(message, data, memory)}
-        if (kept := guard.kept(memory, self.prior(data))) is not None:
-            models = {"acc": kept, "acc_unguarded": models["acc"]}
-        correct = {rule: _right(self.logits(model, images, message), labels) for rule, model in models.items()}
+        kept = guard.kept(memory, self.prior(data))
+        if kept is not None and self._still_served(kept, message, memory):
+            correct = dict.fromkeys(("acc", "acc_unguarded"), _right(self.logits(kept, images, message), labels))
+        else:
+            models = {"acc": self.followed(message, data, memory)}
+            if kept is not None:
+                models = {"acc": kept, "acc_unguarded": models["acc"]}
+            correct = {rule: _right(self.logits(model, images, message), labels) for rule, model in models.items()}
         return Message(facts={"correct": correct, "count": len(labels)}), memory
 
     @torch.inference_mode()
@@ -356,6 +281,12 @@ class Method:
         self, theta: Tensor, examples: tuple[Tensor, Tensor], statistics: Tensor | None, gates: Tensor | None = None
     ) -> int:
         return _right(self.logits(Served(theta, statistics, gates), examples[0], Message()), examples[1])
+
+
+def _pooled(message: Message) -> str:
+    """The pooled statistics in a message, as a word; none, if there are none."""
+    found = message.tensors.get("statistics")
+    return "" if found is None else hashlib.sha256(found.cpu().numpy().tobytes()).hexdigest()
 
 
 def _right(logits: Tensor, labels: Tensor) -> int:

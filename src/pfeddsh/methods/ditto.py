@@ -9,8 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message
-from pfeddsh.methods.base import ClientData, Normalised, Options, PriorAware, Task, Visit
 from pfeddsh.methods.fedavg import FedAvg
+from pfeddsh.methods.options import Normalised, Options, PriorAware
+from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.models.training import sgd_epoch
 
 

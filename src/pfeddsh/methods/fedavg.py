@@ -14,7 +14,9 @@ from torch import Tensor
 
 from pfeddsh.mechanisms import guard
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Options, PriorAware, Statistics, Visit
+from pfeddsh.methods.base import Method
+from pfeddsh.methods.options import Normalised, Options, PriorAware, Statistics
+from pfeddsh.methods.task import ClientData, Visit
 from pfeddsh.models.training import sgd_epoch
 
 

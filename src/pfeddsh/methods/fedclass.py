@@ -13,9 +13,11 @@ from pydantic import Field
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, Record, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Statistics, Task, Visit
+from pfeddsh.methods.base import Method
 from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.fedper import FedPer
+from pfeddsh.methods.options import Normalised, Options, Statistics
+from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.models.training import cross_entropy, over_batches
 
 

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Options, PriorAware, Visit
+from pfeddsh.methods.base import Method
 from pfeddsh.methods.fedavg import weighted_mean
+from pfeddsh.methods.options import Normalised, Options, PriorAware
+from pfeddsh.methods.task import ClientData, Visit
 
 
 class FedPerSettings(Normalised, PriorAware):

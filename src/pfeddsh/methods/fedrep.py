@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh.methods.base import ClientData, Options, Task, Visit
 from pfeddsh.methods.fedper import FedPer, FedPerSettings
+from pfeddsh.methods.options import Options
+from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.models.training import sgd_epoch
 
 

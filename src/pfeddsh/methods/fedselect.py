@@ -13,9 +13,11 @@ from pydantic import Field
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
+from pfeddsh.methods.base import Method
 from pfeddsh.methods.fedrep import two_passes
+from pfeddsh.methods.options import Normalised, Options
 from pfeddsh.methods.partial import Partial
+from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.models.training import sgd_epoch
 
 

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from pfeddsh.mechanisms.masks import channels_of
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
+from pfeddsh.methods.base import Method
+from pfeddsh.methods.options import Normalised, Options
 from pfeddsh.methods.partial import Partial
+from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.models.training import cross_entropy, over_batches
 from pfeddsh.rng import numpy_stream
 

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from pfeddsh.mechanisms.guard import Served
 from pfeddsh.messages import BadMessage, Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Statistics, Task, Visit
+from pfeddsh.methods.base import Method
 from pfeddsh.methods.fedavg import weighted_mean
 from pfeddsh.methods.lennard_jones import place
+from pfeddsh.methods.options import Normalised, Options, Statistics
+from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, descend, encode, encoder_of
 from pfeddsh.rng import torch_stream
 

@@ -21,7 +21,8 @@ from pfeddsh.mechanisms.protection import PROTECTIONS
 from pfeddsh.mechanisms.replay import INVERSIONS, Inversion
 from pfeddsh.messages import Compute, Memory, Message, State
 from pfeddsh.methods import pfeddsh
-from pfeddsh.methods.base import ClientData, Options, Task, Visit
+from pfeddsh.methods.options import Options
+from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.models.parts import added
 from pfeddsh.rng import torch_stream
 

@@ -8,13 +8,19 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, PriorAware, Visit
+from pfeddsh.methods.base import Method
+from pfeddsh.methods.options import Options, PriorAware
+from pfeddsh.methods.task import ClientData, Task, Visit
 
 
 class Local(Method):
     """State and messages are empty. Memory: `theta` and statistics."""
 
     Settings = PriorAware
+
+    def __init__(self, task: Task, options: Options) -> None:
+        super().__init__(task, options)
+        self.control = not self.uses_prior
 
     def init(self) -> State:
         return State()

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from pfeddsh.mechanisms.hypernet import EMBEDDING
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Options, Task, Visit
+from pfeddsh.methods.options import Options
 from pfeddsh.methods.pfedhn import Generated, HypernetSettings
+from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.models.flat import Layout
 from pfeddsh.rng import torch_stream
 
@@ -165,7 +166,7 @@ class PeFLL(Generated):
 
 
 def layout(colours: int, labels: int) -> Layout:
-    """The original's embedding network: a LeNet with 16 and 32 kernels, which reads `labels` channels more."""
+    """The original's embedding network: two convolutions with 16 and 32 kernels, which reads `labels` channels more."""
     convolutions = {"conv1": (16, colours + labels, 5, 5), "conv2": (32, 16, 5, 5)}
     return Layout.of_layers({**convolutions, "fc1": (120, 800), "fc2": (84, 120), "fc3": (EMBEDDING, 84)})
 

@@ -23,7 +23,9 @@ from pfeddsh.mechanisms.consolidation import Consolidation
 from pfeddsh.mechanisms.replay import INVERSIONS
 from pfeddsh.mechanisms.robust import Aggregation
 from pfeddsh.messages import Compute, Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Options, PriorAware, Statistics, Task, Visit, pooled
+from pfeddsh.methods.base import Method, pooled
+from pfeddsh.methods.options import Normalised, Options, PriorAware, Statistics
+from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.models.parts import Personal, added, part
 
 AT_THE_END = ("share", "ask", "newcomer_share", "replay", "replay_first")  # of steps: what rounds do not depend on
@@ -43,7 +45,7 @@ class AroundCommon(Normalised, PriorAware):
         ge=0,
         le=1,
         description="of what a later step changes in the common model, how much existing clients are offered; none: "
-        "what some of them find best, or, if they are not asked, newcomers per existing client, the whole at most",
+        "newcomers per existing client, the whole at most, or, with `ask`, what some of them find best",
     )
     newcomer_share: float = Field(
         0.5, ge=0, le=1, description="the same for the step's newcomers: how far beyond that version theirs lies"
@@ -52,7 +54,7 @@ class AroundCommon(Normalised, PriorAware):
     rounding: float = Field(0.0, ge=0, description="step to which a client rounds its histogram")
     noise: float = Field(0.0, ge=0, description="scale of the Laplace noise a client adds to its histogram")
     aggregation: Aggregation = Field(
-        "mean", description="of the common model: clipped or trimmed hold against clients that send nonsense or worse"
+        "mean", description="of the common model: history holds against clients that send nonsense or worse"
     )
     replay: Literal["off", "common"] = Field(
         "off", description="common: consolidate the old and the new version on images made from both"
@@ -67,7 +69,7 @@ class Settings(AroundCommon):
     rate: float = Field(0.1, ge=0, description="of the deviation: the part of a visit's change that a client keeps")
     fade: float = Field(0.3, ge=0, le=1, description="how much of its deviation a client forgets at each visit")
     ask: bool = Field(
-        True, description="ask some existing clients, who need not train for it, how far to follow a step"
+        False, description="let some existing clients say, by a forward pass, how far their version follows a step"
     )
 
 
@@ -107,6 +109,8 @@ class PFedDSH(Method):
     def open_step(self, state: State, step: int, rounds: int, cards: dict[int, Message]) -> None:
         everyone = state.facts["clients"] + len(cards)
         state.facts |= {"step": step, "rounds": rounds, "round": 0, "newcomers": list(cards), "clients": everyone}
+        if self.settings.aggregation == "history":
+            robust.opened(state)
         for client, card in cards.items():
             if "histogram" in card:
                 state[f"histogram/{client}"] = card["histogram"].clamp_min(0)
@@ -130,7 +134,10 @@ class PFedDSH(Method):
         samples = torch.tensor([float(upload.facts["samples"]) for upload in uploads.values()])
         told = [state.tensors.get(f"histogram/{k}") for k in uploads]
         histograms = torch.stack([one for one in told if one is not None]) if all(h is not None for h in told) else None
-        moved = robust.aggregate(self.model, deltas, samples, histograms, self.settings.aggregation)
+        if self.settings.aggregation == "mean":
+            moved = common.mean(self.model, deltas, samples, histograms)
+        else:
+            moved = robust.aggregate(self.model, state, list(uploads), deltas, samples, histograms)
         state["common"] = state["common"] - self.settings.common_rate * moved
         state.facts["round"] += 1
 
@@ -172,9 +179,11 @@ class PFedDSH(Method):
             self.remember(state, reports)
         for client in state.facts["newcomers"]:
             state.tensors.pop(f"histogram/{client}", None)
+            robust.forget(state, client)
 
     def forget(self, state: State, client: int) -> None:
         super().forget(state, client)
+        robust.forget(state, client)
         state.facts["newcomers"] = [k for k in state.facts["newcomers"] if k != client]
 
     def remember(self, state: State, reports: dict[int, Message]) -> None:

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from pfeddsh.mechanisms import hypernet
 from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import ClientData, Method, Normalised, Options, Task, Visit
+from pfeddsh.methods.base import Method
+from pfeddsh.methods.options import Normalised, Options
+from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.rng import torch_stream
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pfeddsh import methods, plugins
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.mechanisms.guard import Existing
-from pfeddsh.methods.base import Method, Task
+from pfeddsh.methods.base import Method
 from pfeddsh.methods.central import Central
 from pfeddsh.methods.ditto import Ditto
 from pfeddsh.methods.fedavg import FedAvg
@@ -29,6 +29,7 @@ from pfeddsh.methods.odpfl_hn import ODPFLHN
 from pfeddsh.methods.pefll import PeFLL
 from pfeddsh.methods.pfeddsh import PFedDSH
 from pfeddsh.methods.pfedhn import PFedHN
+from pfeddsh.methods.task import Task
 from pfeddsh.values import checked
 
 
@@ -113,6 +114,9 @@ METHODS: dict[str, Entry] = {
     "pfeddsh": Entry(PFedDSH, "a common model with versions, deviations kept by clients, guard", existing="guard"),
     "pfeddsh-unguarded": Entry(PFedDSH, "ablation: everyone takes every version"),
     "pfeddsh-common": Entry(PFedDSH, "ablation: the common model alone, no deviations", {"rate": 0}, existing="guard"),
+    "pfeddsh-asked": Entry(
+        PFedDSH, "existing clients say how far their version follows a step", {"ask": True}, existing="guard"
+    ),
     "pfeddsh-replay": Entry(
         PFedDSH, "with data-free replay of the common model", {"replay": "common"}, existing="guard"
     ),

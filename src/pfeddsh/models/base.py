@@ -67,6 +67,8 @@ class Model(Protocol):
     def norms(self) -> tuple[int, ...]: ...  # features that each normalisation has statistics of
     @property
     def channels(self) -> Channels | None: ...  # what gates multiply, if the network can be gated
+    @property
+    def memory_format(self) -> torch.memory_format: ...  # how images should lie in memory; speed alone depends on it
 
     def init(self, generator: torch.Generator) -> Tensor: ...
 

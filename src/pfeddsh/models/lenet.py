@@ -48,6 +48,7 @@ class LeNet:
     classes: int
     shape = SHAPE
     norms = (6, 16)
+    memory_format = torch.channels_last
     scales = ()  # its normalisations have no affine part
 
     @cached_property
@@ -130,8 +131,9 @@ class LeNet:
         statistics: Tensor | None = None,
         gates: Tensor | None = None,
         seen: Seen | None = None,
+        enough: bool = False,
     ) -> Tensor:
-        """The 400 features that the fully connected layers read."""
+        """The 400 features that the fully connected layers read; or only as far as `seen` needs, if that is enough."""
         p, gate = self.views(theta), split_gates(gates)
         normal = [(None, None)] * 2 if statistics is None else split_statistics(self, statistics)
         x = images
@@ -139,6 +141,8 @@ class LeNet:
             x = F.conv2d(x, p[f"conv{layer + 1}.weight"], p[f"conv{layer + 1}.bias"])
             if seen is not None:
                 seen.append((x.mean((0, 2, 3)), x.var((0, 2, 3), unbiased=False)))
+                if enough and layer == 1:
+                    break
             mean, variance = normal[layer]
             x = F.batch_norm(x, mean, variance, training=mean is None, eps=EPSILON)
             x = F.max_pool2d(_gated(F.relu(x), gate[layer]), 2)
@@ -148,7 +152,7 @@ class LeNet:
     def calibrate(self, theta: Tensor, images: Tensor, gates: Tensor | None = None) -> Tensor:
         """The statistics of this network on these images, by one forward pass."""
         seen: Seen = []
-        self.forward(theta, images, None, gates, seen)
+        self.features(theta, images, None, gates, seen, enough=True)
         return torch.cat([part for pair in seen for part in pair])
 
     def trainer(self) -> LeNetTrainer:

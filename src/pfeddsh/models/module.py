@@ -7,14 +7,14 @@ never used. Its affine parameters are weights like all others. Gradients are aut
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pfeddsh.models.base import Model, Seen, Shape, split_statistics, statistics_size
+from pfeddsh.models.autograd import AutogradTrainer, normalisations
+from pfeddsh.models.base import Seen, Shape, split_statistics, statistics_size
 from pfeddsh.models.flat import Layout
 
 AT_ONCE = 2_000_000  # numbers of the input that pass through the network together when nothing is trained
@@ -77,6 +77,12 @@ class ModuleModel:
     def scales(self) -> tuple[slice, ...]:
         normal = [name for name, part in self._module.named_modules() if isinstance(part, NORMS)]
         return tuple(place for name, place in self.slices.items() if name.rpartition(".")[0] in normal)
+
+    @cached_property
+    def memory_format(self) -> torch.memory_format:
+        """Convolutions are faster with channels last; a network without any would turn them back in every batch."""
+        convolves = any(isinstance(part, nn.Conv2d) for part in self._module.modules())
+        return torch.channels_last if convolves else torch.contiguous_format
 
     @cached_property
     def head_classes(self) -> Tensor:
@@ -167,7 +173,7 @@ class ModuleModel:
         """The module, once more."""
         return self._build(0)
 
-    def trainer(self) -> "AutogradTrainer":
+    def trainer(self) -> AutogradTrainer:
         return AutogradTrainer(self)
 
     def module(self, theta: Tensor, statistics: Tensor, gates: Tensor | None = None) -> nn.Module:
@@ -192,63 +198,10 @@ class ModuleModel:
             self._read.append(inputs[0])
 
 
-def _normalisations(module: nn.Module) -> dict[str, _BatchNorm]:
-    return {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}
-
-
 def _with_averages(module: nn.Module) -> dict[str, _BatchNorm]:
     """Its batch normalisations, each with a place for mean and variance to serve with."""
-    norms = _normalisations(module)
+    norms = normalisations(module)
     for norm in norms.values():
         norm.register_buffer("running_mean", torch.zeros(norm.num_features))
         norm.register_buffer("running_var", torch.ones(norm.num_features))
     return norms
-
-
-class AutogradTrainer:
-    """Forward and backward pass by autograd.
-
-    A module of its own, whose parameters are tied to a vector as long as that one is trained: cheaper than handing
-    them over in every call. The gradients are collected.
-    """
-
-    def __init__(self, model: ModuleModel) -> None:
-        self.model: Model = model
-        self._network = model
-        self._theta: Tensor | None = None
-        self.d_gates = torch.empty(0)
-
-    @cached_property
-    def _module(self) -> nn.Module:
-        module = self._network.build()
-        for norm in _normalisations(module).values():
-            norm.track_running_stats = False  # the batch alone
-        return module.train()
-
-    def _bind(self, theta: Tensor) -> None:
-        if self._theta is None or self._theta.device != theta.device:
-            self._module.to(theta.device)
-        self._theta, self._gradient = theta, torch.zeros_like(theta)
-        tensors = dict(self._module.named_parameters())
-        collected = self._network.views(self._gradient)
-        for name, view in self._network.views(theta.detach()).items():
-            tensors[name].data = view
-        trained = {name: part for name, part in collected.items() if tensors[name].requires_grad}
-        self._leaves = [(tensors[name], part) for name, part in trained.items()]
-        dense = self._network.dense.start
-        above = [name for name in trained if self._network.slices[name].start >= dense]
-        self._dense = [(tensors[name], trained[name]) for name in above]
-
-    @torch.enable_grad()
-    def forward(self, theta: Tensor, images: Tensor, gates: Tensor | None = None) -> Tensor:
-        assert gates is None, "this network has no gates"
-        if theta is not self._theta:
-            self._bind(theta)
-        self._logits = logits = cast(Tensor, self._module(images))
-        return logits.detach()
-
-    def backward(self, d_logits: Tensor, dense_only: bool = False) -> Tensor:
-        leaves, collected = zip(*(self._dense if dense_only else self._leaves), strict=True)
-        gradients = torch.autograd.grad(self._logits, leaves, d_logits, materialize_grads=True)
-        torch._foreach_copy_(collected, gradients)
-        return self._gradient

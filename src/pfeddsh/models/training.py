@@ -54,10 +54,12 @@ def sgd_epoch(
     dense_only = part.start is not None and part.start >= trainer.model.dense.start
     target = theta[part]
     velocity = torch.zeros_like(target)
-    pixels = images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+    layout = trainer.model.memory_format
+    there, back = ((0, 2, 3, 1), (0, 3, 1, 2)) if layout is torch.channels_last else ((0, 1, 2, 3),) * 2
+    pixels = images.contiguous(memory_format=layout).permute(there)
 
     def step(batch: Tensor) -> Tensor:
-        logits = trainer.forward(theta, pixels.index_select(0, batch).permute(0, 3, 1, 2), gates)
+        logits = trainer.forward(theta, pixels.index_select(0, batch).permute(back), gates)
         if prior is not None:
             logits += prior
         loss, d = cross_entropy(logits, labels.index_select(0, batch))

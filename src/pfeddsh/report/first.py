@@ -55,7 +55,7 @@ def trade(group: Group) -> Drawing | None:
         axes = figure.subplots()
         axes.axhline(0, color=FAINT, linewidth=0.8)
         axes.axvline(0, color=FAINT, linewidth=0.8)
-        labels = []
+        labels, behind = [], []
         for cell, point in sorted(found.items(), key=lambda item: -item[1][1]):
             style = styles[cell.id]
             x, y = np.clip(point, low + 0.25 * room, high)
@@ -63,20 +63,23 @@ def trade(group: Group) -> Drawing | None:
             face = "none" if far else style["color"]
             size = 8 if cell.variant.method == "pfeddsh" else 5.5
             axes.plot(x, y, style["marker"], color=style["color"], markerfacecolor=face, markersize=size)
-            told = f" ({point[0]:+.0f}, {point[1]:+.0f})".replace("-", "\u2212") if far else ""
             weight = "bold" if cell.variant.method == "pfeddsh" else "normal"
-            labels.append((float(x), float(y), cell.label.partition(",")[0] + told, weight))
+            name = cell.label.partition(",")[0]
+            if far:
+                values = f"({point[0]:+.0f}, {point[1]:+.0f})".replace("-", "\u2212")
+                behind.append(f"{name} {values}")
+            else:
+                labels.append((float(x), float(y), name, weight))
         axes.set_xlim(low[0], high[0] + 0.6 * room[0])
         axes.set_ylim(low[1], high[1])
         _label(axes, labels)
         axes.set_xlabel("change of the first batch, points")
         axes.set_ylabel("PA: newcomers' gain, points")
         title(figure, "What newcomers gain, what the first batch pays")
-    edge = f" Open, at the edge: more than {FAR:g} points behind, with its values."
-    far_ones = any(any(np.array(point) < low) for point in found.values())
+    edge = f" Open, at the edge, more than {FAR:g} points behind (change, PA): {', '.join(behind)}."
     caption = (
         f"{where(group)}; {seeds(list(found))} (means). Up: newcomers gain more over training alone. Right: those who "
-        f"were there first gain more from others' joining.{edge if far_ones else ''}"
+        f"were there first gain more from others' joining.{edge if behind else ''}"
     )
     name = f"trade-{group.cells[0].id}"
     return draw(figure, name, "Gain of newcomers against change of the first batch", caption, ids(found))

@@ -102,18 +102,16 @@ class Checkpoints:
         """Write the whole state and keep nothing else: what was deleted in it must not stay in an older file."""
         self.store.purge()
         self.snapshot(moment, parts)
-        for kind in ("snapshot", "round"):
-            for other, path in self._files(kind).items():
-                if kind == "round" or other != moment:
-                    self._remove(path)
-        self._sweep()
+        self.thin()
 
     def thin(self) -> None:
-        """The run has ended: its last state is enough, without the one before and the way from there."""
-        files = list(self._files("snapshot").values())
-        for path in [*files[:-1], *self._files("round").values()]:
-            path.unlink()
-        self._named = {path: _named(path) for path in files[-1:]}
+        """Keep the last snapshot alone: of a run that is over, nothing else will be asked for."""
+        last = max(self._files("snapshot"), default=None)
+        for kind in ("snapshot", "round"):
+            for moment, path in self._files(kind).items():
+                if kind == "round" or moment != last:
+                    path.unlink()
+        self._named = {path: _named(path) for path in self._files("snapshot").values()}
         self._sweep()
 
     def round(self, moment: Moment, parts: Parts) -> None:

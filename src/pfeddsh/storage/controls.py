@@ -5,13 +5,14 @@ of an entry is a hash of exactly that. An entry grows by one client at a time, u
 not compute the same control twice, and one that is killed loses at most one client.
 """
 
-import fcntl
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from pfeddsh import devices
 from pfeddsh.config import Config
@@ -110,12 +111,14 @@ def _write(entry: Path, batch: dict[int, float]) -> bool:
 @contextmanager
 def _turn(entry: Path) -> Iterator[bool]:
     """Wait until no other process works on this entry; False where the cache cannot be written."""
+    lock = FileLock(entry.with_suffix(".lock"))
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        lock = entry.with_suffix(".lock").open("w")
+        lock.acquire()
     except OSError:
         yield False
         return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
         yield True
+    finally:
+        lock.release()

@@ -4,7 +4,6 @@ import fcntl
 import hashlib
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +11,13 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 
 from pfeddsh.errors import UserError
 from pfeddsh.messages import Record, parsed, separate
 
-LOOKS = 4  # at a lock before it counts as taken: someone may only be looking
+PATIENCE = 0.2  # seconds before a lock counts as taken: someone may only be looking
 
 
 class Busy(UserError):
@@ -126,25 +126,24 @@ def read_facts(path: Path) -> dict[str, Any]:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Only one process works in a folder at a time; the lock goes with the process, however it ends."""
+    lock = FileLock(folder / ".lock", timeout=PATIENCE)
     try:
-        file = open(folder / ".lock", "a")  # noqa: SIM115 (closed below)
+        lock.acquire()
+    except Timeout:
+        raise Busy(f"{folder} is in use by another process; wait for it or choose another folder") from None
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}") from None
-    with file:
-        for attempt in range(LOOKS):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if attempt + 1 == LOOKS:
-                    text = f"{folder} is in use by another process; wait for it or choose another folder"
-                    raise Busy(text) from None
-                time.sleep(0.05)
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def in_use(folder: Path) -> bool:
-    """Whether some process works in a folder. Looking takes the lock for a moment, which `locked` waits out."""
+    """Whether some process works in a folder; `locked` waits until we have looked.
+
+    Not by the library, whose locks are exclusive: several may look at once, and with the right to read alone.
+    """
     try:
         with open(folder / ".lock") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pfeddsh.config import Config
+from pfeddsh.configure import complete
 from pfeddsh.errors import UserError, unknown
 from pfeddsh.results.metrics import completed
 from pfeddsh.schedule import Schedule
@@ -40,6 +41,7 @@ TRACES = {"tensorboard": "tensorboard", "mlflow": "mlflow.json"}  # what each le
 
 def tracking(names: Sequence[str], config: Config, out: Path) -> "Tracking":
     """The trackers asked for, and those that already follow the run in `out`."""
+    config = complete(config)
     trackers = []
     for name in dict.fromkeys([*names, *(name for name, trace in TRACES.items() if (out / trace).exists())]):
         if name not in TRACKERS:

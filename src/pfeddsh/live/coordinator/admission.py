@@ -6,6 +6,7 @@ from collections.abc import Callable, Container
 from concurrent.futures import Future
 from datetime import UTC, datetime
 
+from pfeddsh.errors import UserError
 from pfeddsh.live.coordinator.door import introduction
 from pfeddsh.live.coordinator.roster import Member, Newcomer, Roster, mark_of
 from pfeddsh.live.exchange import Absent, Exchange
@@ -66,7 +67,14 @@ class Admission:
             self._asked |= {node.id: time.monotonic() + self._timeout for node in fresh}
         for node in fresh:
             future = self._exchange.ask(_always(node.id), self._hello, self._timeout, 0.0, INTRODUCTION)
-            future.add_done_callback(lambda future, node=node: self._introduced(node, future))  # type: ignore[misc]
+            future.add_done_callback(lambda future, node=node: self._heard(node, future))  # type: ignore[misc]
+
+    def _heard(self, node: Node, future: "Future[bytes]") -> None:
+        """Who cannot be written down, as on a full disk, must not be taken in: that ends the coordinator."""
+        try:
+            self._introduced(node, future)
+        except UserError as error:
+            self._exchange.fail(error)
 
     def _introduced(self, node: Node, future: "Future[bytes]") -> None:
         with self._lock:

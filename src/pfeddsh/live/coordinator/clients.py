@@ -58,6 +58,7 @@ class LiveClients:
         self._changes: dict[int, float] = {}  # norms of what the uploads of this round change
         self.departures: Callable[[], None] = lambda: None  # looks for sites that leave, where a round begins
         self._short_since: float | None = None  # since when no round has had enough answers
+        self._opening = False  # a step has cards and nothing else yet
 
     # What the loop wants of them
 
@@ -75,8 +76,13 @@ class LiveClients:
             self.offers.make(step, dict(messages))
         elif job == "local" and round == 0:
             self.status.show(federation.ledger)  # how newcomers are served before their first round
-        recorded = job in RECORDED
-        replies = self._recorded(job, messages, step) if recorded else self._question(job, messages, step, round)
+        if job in RECORDED:
+            replies = self._recorded(job, messages, step)
+        elif job == "score" and self._opening:
+            replies = self._recorded_zero_shot(messages, step)
+        else:
+            replies = self._question(job, messages, step, round)
+        self._opening = job == "card"
         if job == "card":
             self._turn_away_cardless(step)
         elif job in ("settle", "keep"):
@@ -170,6 +176,19 @@ class LiveClients:
             for client, report in self.late.items():
                 federation.method.keep_report(federation.state, client, report)
             self.late = {}
+        return replies
+
+    def _recorded_zero_shot(self, messages: Mapping[int, Message], step: int) -> list[tuple[int, Reply]]:
+        """How newcomers are served before their first round; once they have trained, it cannot be measured again."""
+        checkpoints = self.federation.checkpoints
+        kept = checkpoints.recorded((step, 0)) or {}
+        if "measured" in kept:
+            return [(client, (message, Memory())) for client, message in by_client(kept, "score").items()]
+        if checkpoints.recorded((step, 1)) is not None:
+            return []
+        replies = self._question("score", messages, step)
+        scores = per_client("score", {k: message for k, (message, _) in replies})
+        checkpoints.round((step, 0), {**kept, **scores, "measured": Record()})
         return replies
 
     def _question(

@@ -8,13 +8,15 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pfeddsh.config import Config
+from pfeddsh.configure import complete
 from pfeddsh.errors import UserError
 from pfeddsh.methods import registry
+from pfeddsh.models import registry as networks
 from pfeddsh.storage.files import write_text
 from pfeddsh.values import checked, read
 
 FIXED = ("method", "options", "model", "shape", "classes", "seed", "mean", "std")  # once there is a state
-ROBUST = "clipped"  # how a common model is aggregated unless the configuration says otherwise
+ROBUST = "history"  # how a common model is aggregated unless the configuration says otherwise
 Channels = tuple[float, ...]
 
 
@@ -26,8 +28,10 @@ class LiveConfig(BaseModel):
     classes: tuple[str, ...] = Field(min_length=2, description="names of all classes, the same at every site")
     method: str = Field("pfeddsh", description="see `pfeddsh methods`")
     options: dict[str, Any] = Field(default_factory=dict, description="settings of the method")
-    model: str = Field("lenet", description="a name that every site knows, see `pfeddsh models`")
-    shape: tuple[int, int, int] | None = Field(None, description="channels, height, width of images; lenet has its own")
+    model: str = Field(networks.DEFAULT, description="a name that every site knows, see `pfeddsh models`")
+    shape: tuple[int, int, int] | None = Field(
+        None, description="channels, height, width of images; the default model has its own"
+    )
     seed: int = Field(0, ge=0)
     mean: Channels = Field((0.5, 0.5, 0.5), description="of pixels in 0..1, subtracted alike at every site")
     std: Channels = Field((0.25, 0.25, 0.25), description="by which pixels are divided")
@@ -75,7 +79,7 @@ class LiveConfig(BaseModel):
         shared = {name: getattr(self, name) for name in LiveConfig.model_fields if name in Config.model_fields}
         if "aggregation" in registry.find(self.method).method.Settings.model_fields:
             shared["options"] = {"aggregation": ROBUST, **self.options}  # strangers take part
-        return Config(**{**shared, "dataset": "live", "later": "newcomers", "engine": "serial"})
+        return complete(Config(**{**shared, "dataset": "live", "later": "newcomers", "engine": "serial"}))
 
     def for_sites(self) -> dict[str, Any]:
         """What a site needs to know; it travels with every call."""

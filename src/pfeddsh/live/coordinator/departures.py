@@ -27,7 +27,7 @@ class Departures:
     def __init__(self, admission: Admission, exchange: Exchange, settings: dict[str, Any], timeout: float) -> None:
         self._admission, self._exchange, self._settings, self._timeout = admission, exchange, settings, timeout
 
-    def work(self, clients: LiveClients, moment: Moment) -> None:
+    def carry_out(self, clients: LiveClients, moment: Moment) -> None:
         """Delete what is to be deleted, now that a snapshot of this moment can be written; then confirm."""
         waiting, roster = self._admission.leaving(), self._admission.roster
         for key in waiting:

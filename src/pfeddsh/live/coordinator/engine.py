@@ -12,7 +12,7 @@ from pfeddsh.live.exchange import Absent, Exchange
 from pfeddsh.live.wire import decode, encode_call
 from pfeddsh.messages import Memory
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Task
+from pfeddsh.methods.task import Task
 
 PATIENT = ("card", "local", "settle", "keep")  # worth waiting for a client that is not connected right now
 ROOM = 1 << 20  # bytes by which a reply may exceed twice what was sent

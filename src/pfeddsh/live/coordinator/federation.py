@@ -12,6 +12,7 @@ from pfeddsh.live.coordinator.engine import LiveBench, LiveEngine
 from pfeddsh.live.coordinator.offers import Offers
 from pfeddsh.live.coordinator.status_file import StatusFile
 from pfeddsh.live.exchange import Exchange
+from pfeddsh.mechanisms import robust
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.storage.checkpoint import Checkpoints
 
@@ -27,6 +28,7 @@ class LiveFederation:
         self.clients = LiveClients(config, bench, engine, exchange, admission, offers, status)
         self.loop = self.clients.federation = Federation(bench, engine, checkpoints, [self], self.clients)
         self.loop.ledger.grow()
+        self._left_out = set(robust.left_out(self.loop.state))
         self._departures = Departures(admission, exchange, config.for_sites(), config.round_timeout)
         self.clients.departures = self._between_rounds
 
@@ -46,9 +48,9 @@ class LiveFederation:
         deadline = time.monotonic() + self.config.abandon_after
         while self.clients.catch_up.left() and time.monotonic() < deadline:
             self.clients.serve_returned()
-            self._departures.work(self.clients, (step, 0))
+            self._departures.carry_out(self.clients, (step, 0))
             time.sleep(PAUSE)
-        self._departures.work(self.clients, (step, 0))
+        self._departures.carry_out(self.clients, (step, 0))
         self.clients.begin("done", step - 1)
         return self.loop.ledger
 
@@ -57,7 +59,7 @@ class LiveFederation:
         self.clients.begin("waiting", step)
         seen: set[str] = set()
         while True:
-            self._departures.work(self.clients, (step, 0))
+            self._departures.carry_out(self.clients, (step, 0))
             waiting = self.admission.waiting()
             if set(waiting) != seen:
                 seen = set(waiting)
@@ -74,7 +76,7 @@ class LiveFederation:
     def _between_rounds(self) -> None:
         """No snapshot can name the moment after the cards and before the first round: then it waits for the second."""
         if self.status.phase == "training" and self.status.round:
-            self._departures.work(self.clients, (self.status.step, self.status.round))
+            self._departures.carry_out(self.clients, (self.status.step, self.status.round))
 
     def _undo(self, step: int, refused: set[int]) -> None:
         """Nothing of the step has begun yet: the next newcomers are its batch."""
@@ -91,6 +93,7 @@ class LiveFederation:
         if kind == "round":
             self.status.round_done(facts, self.plan.rounds(facts["step"]))
             self.clients.heard(facts)
+            self._say_left_out(facts)
             if facts.get("abandoned"):
                 self._say_abandoned(facts)
             screening = self.clients.screening
@@ -109,6 +112,17 @@ class LiveFederation:
             f"step {facts['step']} was abandoned in round {facts['round'] + 1}: too few clients were connected for "
             f"{self.config.abandon_after:.0f} s; it is closed with what it had{left}"
         )
+
+    def _say_left_out(self, facts: dict[str, Any]) -> None:
+        """Who has begun to go against the others, or goes with them again."""
+        before, self._left_out = self._left_out, set(robust.left_out(self.loop.state))
+        for client in sorted(before ^ self._left_out):
+            out, at = client in self._left_out, f"step {facts['step']}, round {facts['round'] + 1}"
+            if out or client in facts["clients"]:  # a step that ends lets go of all
+                says = "goes against what most others send: its uploads do not count" if out else "counts again"
+                self.status.notice(f"{self._name(client)} {says} ({at})")
+                told = {"step": facts["step"], "round": facts["round"], "client": client, "left_out": out}
+                self.loop.tell("left_out", told)
 
     def _name(self, client: int) -> str:
         return self.admission.roster.clients[client].name

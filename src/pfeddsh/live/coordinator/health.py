@@ -1,7 +1,6 @@
 """Is all well? Asked by `/health`, the status page, the metrics and the alarm of `serve`; answered from the folder."""
 
 import datetime
-import fcntl
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from threading import Event, Thread
 from pfeddsh.errors import UserError
 from pfeddsh.live.coordinator.pulse import stalled
 from pfeddsh.live.coordinator.status import FILE, Status, read_status
+from pfeddsh.storage.files import in_use
 
 LOOK = 15.0  # seconds between two looks of the alarm
 
@@ -58,13 +58,11 @@ def coordinator_runs(folder: Path) -> bool:
     """Whether the coordinator's process lives and holds the lock on the state, which goes with it however it ends."""
     try:
         os.kill(int((folder / "coordinator.pid").read_text()), 0)
-        with open(folder / "state" / ".lock") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
+        return in_use(folder / "state")
+    except PermissionError:
         return True
     except (OSError, ValueError):
         return False
-    return False
 
 
 class Alarm:

@@ -65,7 +65,9 @@ def revoke(folder: Path, name: str) -> str:
     except OSError:
         names = ", ".join(site.name for site in sites(folder) if site.state != "revoked") or "none"
         raise UserError(f"no site '{name}' is registered in {folder}; there are: {names}") from None
-    target = folder / "tls" / "revoked" / f"{name}-{re.sub('[^A-Za-z0-9]', '', print_[7:])[:12]}.pub"
+    target = (
+        folder / "tls" / "revoked" / f"{name}-{re.sub('[^A-Za-z0-9]', '', print_.removeprefix('SHA256:'))[:12]}.pub"
+    )
     target.parent.mkdir(exist_ok=True)
     os.replace(source, target)
     return print_

@@ -14,7 +14,8 @@ from pfeddsh.storage.files import write_text
 
 LOG, ERRORS = "nginx-refused.log", "nginx-error.log"
 MAX_BODY = "6m"  # Flower cuts messages into objects of 5 MB
-CONNECTIONS = 8  # of one address: with bodies as above, whoever has no key cannot hold more than 64 MB here
+CONNECTIONS = 6  # of one address with a request under way: six bodies are 36 MB
+WAITING = 512  # connections in all, also those that have not sent a whole header: up to 45 kB each, so 23 MB
 # All of Flower's fleet paths but register-node and unregister-node: the operator registers nodes, not they themselves.
 PATHS = (
     "activate-node",
@@ -37,7 +38,7 @@ pid nginx.pid;
 error_log {errors} info;  # at this level it tells of failed TLS handshakes
 
 events {{
-    worker_connections 512;
+    worker_connections {waiting};
 }}
 
 http {{
@@ -72,6 +73,8 @@ http {{
         ssl_session_tickets off;
 
         client_header_timeout 15s;
+        large_client_header_buffers 4 4k;
+        lingering_close off;  # a caller that is refused holds nothing
         client_body_timeout 60s;
         send_timeout 60s;
         client_max_body_size {max_body};
@@ -125,6 +128,7 @@ def write(folder: Path, listen: str = "0.0.0.0:9443", superlink: str = "127.0.0.
         superlink=f"{f'[{host}]' if ':' in host else host}:{port}",
         max_body=MAX_BODY,
         connections=CONNECTIONS,
+        waiting=WAITING,
         paths="|".join(PATHS),
     )
     write_text(path, text)

@@ -13,6 +13,8 @@ from pfeddsh.live.security.certs import fingerprint
 from pfeddsh.live.security.listed import ListedSite, sites
 from pfeddsh.live.security.proxy import ERRORS, LOG
 
+PIECE = 1 << 20  # bytes of a log that are looked at at a time
+
 # What a SuperNode writes, and what it means; the first that is found counts. Flower 1.41.
 SAYINGS = (
     (
@@ -23,10 +25,14 @@ SAYINGS = (
         r"CERTIFICATE_VERIFY_FAILED.*(Hostname mismatch|IP address mismatch)",
         "the server's certificate does not name this address: use a name the operator gave to `pfeddsh certs --host`",
     ),
-    (r"CERTIFICATE_VERIFY_FAILED.*expired", "the server's certificate has expired: the operator has to renew it"),
+    (
+        r"CERTIFICATE_VERIFY_FAILED.*expired",
+        "the server's certificate has expired by this machine's clock, which says {now}: set the clock if it is wrong;"
+        " if it is right, the operator has to renew the certificate",
+    ),
     (
         r"CERTIFICATE_VERIFY_FAILED.*not yet valid",
-        "the server's certificate is not valid yet: set this machine's clock",
+        "the server's certificate is not valid yet by this machine's clock, which says {now}: set the clock",
     ),
     (
         r"SSL/TLS handshake error|\[SSL",
@@ -52,12 +58,17 @@ SAYINGS = (
     (r"Exit Code: 606", "site and coordinator run versions of Flower that do not fit: install the coordinator's"),
     (r"Exit Code: 600", "the address of the federation is not one: expected HOST:PORT"),
     (r"Exit Code: 604", "a file given to the SuperNode does not exist: look for ca.crt and node.key"),
-    (r"401 Unauthorized", "the federation did not accept the signature: compare this machine's clock with a true one"),
+    (
+        r"401 Unauthorized",
+        "the federation did not accept the signature: the key was revoked, or this machine's clock, which says {now},"
+        " is more than five minutes off: `pfeddsh doctor` compares it with the server's",
+    ),
     (r"'(404|403|405) ", "what answers at this address is not a federation's proxy"),
     (r"Exit Code: 305", "the federation could not be reached: see the SuperNode's log"),
     (
         r"SuperNode terminated gracefully",
-        "the federation ended the session: the key was revoked, or the server was started anew",
+        "the federation ended the session: the key was revoked, the server was started anew, or this machine's clock,"
+        " which says {now}, is more than five minutes off: `pfeddsh doctor` compares it with the server's",
     ),
 )
 
@@ -68,7 +79,8 @@ def explain(log: str) -> str | None:
     >>> explain("ERROR: Exit Code: 305 ... [code: 2001] SuperNode authentication is enabled.")[:41]
     'the federation admits only known sites, a'
     """
-    return next((meaning for pattern, meaning in SAYINGS if re.search(pattern, log)), None)
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return next((meaning.format(now=now) for pattern, meaning in SAYINGS if re.search(pattern, log)), None)
 
 
 class Watcher:
@@ -118,8 +130,10 @@ class Tail:
             return []
         with open(self.path, "rb") as file:
             file.seek(self._place)
-            text, end, _ = file.read(1 << 20).rpartition(b"\n")
-        self._place += len(text) + len(end)
+            read = file.read(PIECE)
+        text, end, _ = read.rpartition(b"\n")
+        endless = len(read) == PIECE and not end
+        self._place += len(read) if endless else len(text) + len(end)
         return text.decode(errors="replace").splitlines()
 
 

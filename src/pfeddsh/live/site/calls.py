@@ -24,8 +24,10 @@ from pfeddsh.live.site.policy import OPEN, Policy
 from pfeddsh.live.wire import FAREWELL, HELLO, decode, decode_call, encode
 from pfeddsh.messages import Memory, Message, Record, bundle, unbundle
 from pfeddsh.methods import registry
-from pfeddsh.methods.base import Method, Options, Task, Visit
+from pfeddsh.methods.base import Method
 from pfeddsh.methods.local import Local
+from pfeddsh.methods.options import Options
+from pfeddsh.methods.task import Task, Visit
 from pfeddsh.models import registry as networks
 from pfeddsh.plugins import is_reference
 from pfeddsh.storage.files import Damaged, digest, read_record, write_record

@@ -7,7 +7,8 @@ watches two others, for months, so it imports neither torch nor Flower.
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import tomli_w
@@ -18,6 +19,7 @@ from pfeddsh.live.processes import Backoff, Child, environment, flower, free_por
 from pfeddsh.live.security.certs import make_node_key
 from pfeddsh.live.security.trusted import TRUSTED
 from pfeddsh.live.site import departure, policy
+from pfeddsh.storage.files import Busy, locked
 from pfeddsh.values import checked, read
 
 
@@ -48,6 +50,19 @@ class SiteConfig(BaseModel):
     def key(self, home: Path) -> str:
         """The fingerprint of the site's public key, which is made if there is none."""
         return make_node_key(home)
+
+
+@contextmanager
+def alone(home: Path) -> Iterator[None]:
+    """One `join` or `leave` at a time for a site; its worker, which may be started again, has its own lock."""
+    place = home / ".flwr"
+    place.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(place))
+        except Busy:
+            raise UserError(f"another `pfeddsh join` or `leave` runs for {home}; end it first") from None
+        yield
 
 
 def loopback(address: str) -> bool:
