@@ -57,6 +57,7 @@ bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/hypernetwork.py
 	$(RUN)python benchmarks/live.py
 	$(RUN)python benchmarks/robust.py
+	$(RUN)python benchmarks/scale.py
 
 # In an environment of its own: Flower's simulation and pfl ask for other versions than we do.
 $(VENV)-peers/.ready: pyproject.toml

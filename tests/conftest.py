@@ -15,9 +15,12 @@ from torch import Tensor
 from pfeddsh.config import Config
 from pfeddsh.configure import build
 from pfeddsh.federation.run import run
+from pfeddsh.messages import bundle
 from pfeddsh.methods.task import Task
 from pfeddsh.storage.checkpoint import Checkpoints
 from pfeddsh.storage.files import read_record
+from pfeddsh.storage.settled import Settled
+from pfeddsh.storage.store import Store
 
 TINY: dict[str, Any] = {
     "schedule": "6+2x2",
@@ -89,7 +92,17 @@ def events(out: Path) -> list[dict[str, Any]]:
 
 def final_tensors(out: Path) -> dict[str, Tensor]:
     """State and memories at the end of a run."""
-    return read_record(max((out / "state").glob("snapshot-*.safetensors"))).tensors
+    return snapshot_tensors(max((out / "state").glob("snapshot-*.safetensors")))
+
+
+def snapshot_tensors(path: Path) -> dict[str, Tensor]:
+    """State and memories as of one snapshot."""
+    record = read_record(path)
+    beside = record.facts.get("store", {"packs": [], "settled": {}})
+    store, settled = Store(path.parent / "clients"), Settled(path.parent / "settled")
+    store.adopt(beside["packs"])
+    own = bundle({key: own for key, own in store.items() if not key.startswith("rows/")})
+    return record.tensors | own.tensors | {f"state:{k}": settled.read(v) for k, v in beside["settled"].items()}
 
 
 def assert_same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:

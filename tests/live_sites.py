@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from conftest import snapshot_tensors
 from torch import Tensor
 
 from pfeddsh.data.datasets import load
@@ -29,7 +30,6 @@ from pfeddsh.methods.local import Local
 from pfeddsh.methods.options import Options
 from pfeddsh.methods.task import Task
 from pfeddsh.storage.checkpoint import Checkpoints
-from pfeddsh.storage.files import read_record
 
 CLASSES = [str(digit) for digit in range(10)]
 IMAGES = 64  # at most, of each kind at a site: what is tested does not depend on how many there are
@@ -107,7 +107,7 @@ def simulate(
 
 def final_state(folder: Path) -> dict[str, Tensor]:
     """The coordinator's state in the last snapshot of a `state` folder."""
-    tensors = read_record(max(folder.glob("snapshot-*.safetensors"))).tensors
+    tensors = snapshot_tensors(max(folder.glob("snapshot-*.safetensors")))
     return {name: tensor for name, tensor in tensors.items() if name.startswith("state:")}
 
 

@@ -230,7 +230,15 @@ def test_what_a_killed_process_left_half_written_is_cleared_away(unfinished):
 
 def test_snapshots_within_a_step_do_not_change_the_results(reference, tmp_path, monkeypatch):
     out = shutil.copytree(reference("fedper").out, tmp_path / "run")
-    for path in [out / "results.json", out / "events.jsonl", *(out / "state").iterdir()]:
+    for path in [out / "results.json", out / "events.jsonl", *(out / "state").rglob("*.*")]:
         path.unlink()
     monkeypatch.setattr(Checkpoints, "due", lambda *_: True)
     assert_same_end(out, reference("fedper"))
+
+
+def test_a_run_that_has_ended_keeps_its_last_state_alone(reference, tmp_path):
+    finished = reference("fedper")
+    out = shutil.copytree(finished.out, tmp_path / "run")
+    Checkpoints(out / "state").thin()
+    assert [path.name for path in (out / "state").glob("*.safetensors")] == ["snapshot-004-00000.safetensors"]
+    assert_same_bits(final_tensors(out), final_tensors(finished.out))

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from conftest import tiny
+from conftest import snapshot_tensors, tiny
 from torch import Tensor
 
 from pfeddsh.federation.run import run
@@ -14,7 +14,6 @@ from pfeddsh.methods.hr import HR, Settings
 from pfeddsh.methods.task import Task, Visit
 from pfeddsh.models.autoencoder import DECODER, LATENT, decode, encode
 from pfeddsh.models.lenet import STATISTICS, LeNet
-from pfeddsh.storage.files import read_record
 
 SMALL = {"codes": 20, "replay_steps": 2, "replay_batch": 8}
 VISIT = Visit(seed=0, step=1, round=0, client=0, lr=0.05)
@@ -174,7 +173,7 @@ def method_codes(method: HR, state: Message) -> dict[int, Message]:
 
 
 def snapshots(out) -> list[dict[str, Tensor]]:
-    return [read_record(path).tensors for path in sorted((out / "state").glob("snapshot-*.safetensors"))]
+    return [snapshot_tensors(path) for path in sorted((out / "state").glob("snapshot-*.safetensors"))]
 
 
 def test_a_whole_run_counts_decoder_centroids_and_codes(tmp_path, all_states):

@@ -1,11 +1,13 @@
 """pFedDSH with a hypernetwork, end to end on the embedded digits: protections, the paper's replay, refused cards."""
 
 import json
+import warnings
 from functools import cache
 from itertools import pairwise
 
 import pytest
 import torch
+from conftest import assert_same_bits
 
 from pfeddsh import Config, run
 from pfeddsh.federation import engines
@@ -13,6 +15,7 @@ from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.methods.hyperdsh import HyperDSH
 from pfeddsh.storage.checkpoint import Checkpoints
+from pfeddsh.storage.files import read_record
 
 TINY = {
     "method": "pfeddsh-paper-projection",
@@ -216,11 +219,23 @@ def test_embeddings_move_when_their_client_is_sampled_and_only_then(tmp_path):
         assert torch.equal(e, federation.state[f"e/{k}"]) == (k not in sampled)
 
 
-def test_an_exhausted_projection_closes_the_rows_and_says_so(tmp_path):
-    with pytest.warns(UserWarning, match=r"exhausted.*gate takes over"):
-        served = watch(tiny(hidden=7), tmp_path).served
-    for client, model in served[0].items():
-        assert torch.allclose(model["theta"], served[-1][client]["theta"], rtol=0, atol=1e-6)
+def test_when_the_directions_run_out_a_block_opens_and_earlier_clients_keep_their_bits(tmp_path):
+    """There is no lifetime cap; long-served blocks lie on disk, and a killed run finds them again."""
+    with warnings.catch_warnings(action="error"):
+        federation = watch(tiny(hidden=5), tmp_path)
+    state, served, first = federation.state, federation.served, federation.plan.batch(1)
+    assert federation.ledger.warnings == [] and state.facts["block"] >= 1
+    assert state.facts["blocks"].keys() == {str(k) for step in (2, 3) for k in federation.plan.batch(step)}
+    for client in first:
+        assert torch.equal(served[0][client]["theta"], served[-1][client]["theta"])
+    for client in federation.plan.batch(2):
+        later = served[-1][client]["theta"]
+        assert not torch.equal(later, state["common"])
+        assert torch.allclose(served[1][client]["theta"], later, rtol=0, atol=1e-6)
+    again = Watched(tiny(hidden=5), tmp_path)
+    assert_same_bits(again.state.tensors, state.tensors)
+    on_disk = read_record(max(tmp_path.glob("snapshot-*.safetensors"))).tensors
+    assert "state:W2/1" in on_disk and not {"state:W2", "state:basis", "state:common/1"} & on_disk.keys()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import assert_same_bits, events, final_tensors, tiny
+from conftest import assert_same_bits, events, final_tensors, snapshot_tensors, tiny
 
 from pfeddsh.federation.run import run
 from pfeddsh.federation.workbench import Call, Workbench
@@ -13,7 +13,6 @@ from pfeddsh.methods.fedper import FedPer
 from pfeddsh.methods.local import Local
 from pfeddsh.methods.options import Options
 from pfeddsh.methods.task import Task, Visit
-from pfeddsh.storage.files import read_record
 
 PLAN = tiny().plan()
 
@@ -29,7 +28,7 @@ class Images:
 
 def last_two_snapshots(out):
     """The tensors at the end of the second and of the third step."""
-    return [read_record(path).tensors for path in sorted((out / "state").glob("snapshot-*.safetensors"))]
+    return [snapshot_tensors(path) for path in sorted((out / "state").glob("snapshot-*.safetensors"))]
 
 
 def memories(tensors, clients):

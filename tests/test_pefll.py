@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import tiny
+from conftest import snapshot_tensors, tiny
 
 from pfeddsh.federation.run import run
 from pfeddsh.mechanisms.hypernet import EMBEDDING
@@ -11,7 +11,6 @@ from pfeddsh.messages import Memory
 from pfeddsh.methods.odpfl_hn import ODPFLHN
 from pfeddsh.methods.pefll import PeFLL, Settings, constants
 from pfeddsh.methods.task import Task, Visit
-from pfeddsh.storage.files import read_record
 
 SMALL = {"hidden": 32}
 VISIT = Visit(seed=0, step=1, round=0, client=0, lr=0.05)
@@ -132,9 +131,7 @@ def test_a_whole_run_counts_the_embedding_network_both_ways(name, channels, tmp_
         "once_up": pytest.approx(2 * descriptor),  # card and report
     }
     assert all(value is not None for value in results["pa_zero_shot"])
-    before, after = (
-        read_record(p).tensors for p in sorted((tmp_path / "run" / "state").glob("snapshot-*.safetensors"))
-    )
+    before, after = (snapshot_tensors(p) for p in sorted((tmp_path / "run" / "state").glob("snapshot-*.safetensors")))
     assert not torch.equal(before["state:eta"], after["state:eta"])  # newcomers go on training it
     for k in config.plan().batch(1):
         assert torch.equal(before[f"state:e/{k}"], after[f"state:e/{k}"])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import final_tensors, tiny
+from conftest import final_tensors, snapshot_tensors, tiny
 
 from pfeddsh.federation.run import run
 from pfeddsh.federation.workbench import Call, Workbench
@@ -12,7 +12,6 @@ from pfeddsh.methods.fedavg import FedAvg
 from pfeddsh.methods.pfedhn import PFedHN, Settings, best_step
 from pfeddsh.methods.task import Task
 from pfeddsh.models.lenet import STATISTICS
-from pfeddsh.storage.files import read_record
 
 SMALL = {"hidden": 32}
 
@@ -87,9 +86,7 @@ def test_embed_only_trains_newcomers_and_leaves_everyone_else_to_the_bit(tmp_pat
     config = tiny("pfedhn-embed-only", schedule="6+2", options=SMALL)
     results = run(config, tmp_path / "run")
     assert results["ri"] == [None, 0.0]
-    before, after = (
-        read_record(p).tensors for p in sorted((tmp_path / "run" / "state").glob("snapshot-*.safetensors"))
-    )
+    before, after = (snapshot_tensors(p) for p in sorted((tmp_path / "run" / "state").glob("snapshot-*.safetensors")))
     newcomers = {f"state:e/{k}" for k in config.plan().batch(2)}
     for name, tensor in before.items():
         assert torch.equal(tensor, after[name]), name
@@ -109,7 +106,7 @@ def test_a_whole_run_is_counted_and_the_hypernetwork_goes_on_learning(reference)
         "once_up": STATISTICS / 256,
     }
     snapshots = sorted((finished.out / "state").glob("snapshot-*.safetensors"))
-    before, after = (read_record(path).tensors for path in snapshots)
+    before, after = (snapshot_tensors(path) for path in snapshots)
     assert not torch.equal(before["state:W2"], after["state:W2"])
     existing = [name for name in before if name.startswith("state:e/")]
     assert len(existing) == 8

@@ -1,9 +1,14 @@
 """Projection: existing clients' weights stay while newcomers move as far as they would have."""
 
+import warnings
+
 import torch
 from torch import Tensor
 
 from pfeddsh.mechanisms import hypernet, projection
+from pfeddsh.mechanisms.protection import Projection
+from pfeddsh.messages import State
+from pfeddsh.models.lenet import LeNet
 
 HIDDEN = 512
 
@@ -92,10 +97,34 @@ def test_existing_weights_survive_a_thousand_rounds() -> None:
     assert moved.min() > 0.1
 
 
-def test_exhaustion_is_announced() -> None:
+def test_exhaustion_is_noticed() -> None:
     hidden = 32
     keys = torch.nn.functional.normalize(torch.randn(40, hidden, generator=torch.Generator().manual_seed(0)), dim=1)
     basis = projection.extend(projection.empty(hidden), keys[:20])
-    assert projection.exhausted(basis, keys[20:32]) is None
-    assert "20 of 32" in str(projection.exhausted(basis, keys[20:33]))
-    assert "outside" in str(projection.exhausted(basis, keys[:2]))
+    assert not projection.exhausted(basis, keys[20:32])
+    assert projection.exhausted(basis, keys[20:33]), "twelve directions are left"
+    assert projection.exhausted(basis, keys[:2]), "they have nothing outside"
+
+
+def test_six_hundred_clients_are_protected_and_those_of_full_blocks_keep_their_bits() -> None:
+    """As many hidden units as by default; only the network they make is small."""
+    draw, protection = torch.Generator().manual_seed(3), Projection(LeNet(10), 0)
+    state = State(hypernet.create(torch.zeros(50), torch.Generator().manual_seed(0)), {"step": 0, "newcomers": []})
+    keys, served, opened = make_keys(600, 7), torch.zeros(600, 50), []
+    with warnings.catch_warnings(action="error"):
+        for step, batch in enumerate(torch.arange(600).split(60), 1):
+            clients = batch.tolist()
+            state.facts |= {"step": step, "newcomers": clients}
+            protection.open(state, keys[batch])
+            opened.append(state.facts.get("block", 0))
+            deltas = torch.randn(len(clients), 50, generator=draw)
+            protection.write(state, clients, deltas, keys[batch], rate=0.2, bias_rate=0.0)
+            protection.close(state, clients, keys[batch])
+            served[batch] = protection.generate(state, clients, keys[batch])
+            if opened[-1] > opened[-2:][0]:  # it has just opened, and those before have had their last
+                full = protection.generate(state, range(clients[0]), keys[: clients[0]])
+    assert opened[0] == 0 and opened[-1] >= 1
+    now = protection.generate(state, range(600), keys)
+    assert (now - served).norm(dim=1).max() / served.norm(dim=1).mean() < 1e-4
+    assert torch.equal(now[: len(full)], full), "nothing is written to the columns of a full block"
+    assert served[-60:].norm(dim=1).min() > 0.1, "newcomers of the last block learn too"

@@ -5,7 +5,7 @@ It knows no method: what a method presets is filled in by `configure`.
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import (
@@ -103,6 +103,11 @@ class Config(BaseModel):
     hold_out: float = Field(
         default=0.0, ge=0, le=0.5, description="share of each client's training images that is set aside"
     )
+    evaluate: Literal["all"] | Annotated[int, Field(ge=2)] = Field(
+        default="all",
+        description="existing clients whose accuracy is measured after a step: all, or so many, drawn from the seed; "
+        "newcomers always are (docs/scale.md)",
+    )
     engine: Literal["serial", "pool", "ray"] = Field(
         default="pool", description="where work is done: this process, worker processes, or a Ray cluster (RAY_ADDRESS)"
     )
@@ -177,7 +182,8 @@ class Config(BaseModel):
         """What results depend on besides dataset, method, schedule, seed and the method's settings."""
         order = self.order if isinstance(self.order, str) else json.dumps(self.order, ensure_ascii=False)
         private = {f"privacy.{name}": value for name, value in self.privacy} if self.privacy.on else {}
-        return self.model_dump(mode="json", exclude=set(APART)) | {"order": order} | private
+        sampled = {} if self.evaluate == "all" else {"evaluate": self.evaluate}
+        return self.model_dump(mode="json", exclude={*APART, "evaluate"}) | {"order": order} | private | sampled
 
     def toml(self) -> str:
         values = self.model_dump(mode="json", exclude_none=True)

@@ -36,6 +36,13 @@ class Record:
         """Payload of the tensors; facts are a few bytes and not counted."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
+    def same(self, other: "Record") -> bool:
+        """Whether both say the same, to the bit."""
+        if self.facts != other.facts or self.tensors.keys() != other.tensors.keys():
+            return False
+        pairs = ((tensor, other.tensors[name]) for name, tensor in self.tensors.items())
+        return all(one.dtype == two.dtype and torch.equal(one, two) for one, two in pairs)
+
     def to(self, device: torch.device) -> "Record":
         """The same record with its tensors on this device."""
         return Record({name: tensor.to(device) for name, tensor in self.tensors.items()}, self.facts)

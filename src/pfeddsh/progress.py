@@ -117,10 +117,13 @@ def table(results: dict[str, Any]) -> Table:
     results = completed(results)
     zero_shot = results.get("pa_zero_shot") or []
     shown = any(value is not None for value in zero_shot)
+    sample = results.get("evaluated") or {}
+    everyone = sample.get("acc_everyone") or [None] * results["steps"]
     view = Table(
         title=f"{results['method']} on {results['dataset']}, {results['schedule']}, seed {results['seed']}",
         caption=f"accuracies in %, alone is local-only, all is everyone so far; PA{', zero-shot PA' * shown} and RI in "
-        f"points; lost: existing clients more than {LOST:g} points worse",
+        f"points; lost: existing clients more than {LOST:g} points worse"
+        + (f"; existing: a sample of {sample['sample']}, \u00b1 the standard error" if sample else ""),
         box=SIMPLE_HEAD,
         collapse_padding=True,
     )
@@ -139,16 +142,25 @@ def table(results: dict[str, Any]) -> Table:
             _mean([results["local"][k] for k in new]),
             _signed(results["pa"][t]),
             *[_signed(value) for value in zero_shot[t : t + 1] if shown],
-            f"{_mean([previous[k] for k in old])} \u2192 {_mean([row[k] for k in old])}" if old else "",
-            _signed(results["ri"][t]),
+            f"{_mean([previous[k] for k in old if previous[k] is not None])} \u2192 {_mean([row[k] for k in old])}"
+            if old
+            else "",
+            _signed(results["ri"][t]) + _error(sample.get("ri_error"), t),
             "" if lost is None else f"{lost:.0f} %",
-            _mean([row[k] for k in new + old]),
+            _mean([everyone[t]] if everyone[t] is not None else [row[k] for k in new + old])
+            + _error(sample.get("acc_everyone_error"), t),
         )
     return view
 
 
 def _mean(values: list[float]) -> str:
     return f"{sum(values) / len(values):.1f}" if values else "-"
+
+
+def _error(errors: list[float | None] | None, step: int) -> str:
+    """How far off a sample may be, where there is one."""
+    error = errors[step] if errors else None
+    return f" \u00b1 {error:.2f}" if error else ""
 
 
 def _signed(value: float | None) -> str:

@@ -102,7 +102,7 @@ class Schedule:
 
     def visits(self, step: int, client: int) -> list[int]:
         """The rounds of its own step in which a client is sampled: what the local-only control repeats."""
-        own = replace(self, everyone=False)
+        own = replace(self, everyone=False) if self.everyone else self
         return [r for r in range(self.rounds(step)) if client in own.cohort(step, r)]
 
     def cost(self, step: int) -> tuple[float, float]:

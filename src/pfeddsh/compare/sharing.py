@@ -17,7 +17,7 @@ class SharedCheckpoints(Checkpoints):
     """The `state/` folder of a run in a comparison; `times.json` beside it has the seconds from stop to stop."""
 
     def __init__(self, out: Path, name: str, stops: Sequence[Stop], keep: set[str], cache: StepCache) -> None:
-        super().__init__(out / "state")
+        super().__init__(out / "state", whole=True)  # one file is linked, and has it all
         self.out, self.name, self.stops, self.keep, self.cache = out, name, stops, keep, cache
         self.times = read_times(out)
         self._clock = time.monotonic()

@@ -6,7 +6,7 @@ journal, so a resumed run takes the same path through this file as one that was 
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -14,6 +14,7 @@ from pfeddsh.errors import UserError
 from pfeddsh.federation.clients import Clients, Round, Simulated
 from pfeddsh.federation.engines import Engine, Reply
 from pfeddsh.federation.observers import Observer
+from pfeddsh.federation.panel import panel
 from pfeddsh.federation.workbench import CONTROL, SERVER, Call, Workbench
 from pfeddsh.messages import (
     BadMessage,
@@ -23,15 +24,16 @@ from pfeddsh.messages import (
     Parts,
     Record,
     State,
-    by_client,
     check,
-    per_client,
     withheld,
 )
 from pfeddsh.results.ledger import Ledger
 from pfeddsh.results.metrics import Row
 from pfeddsh.rng import numpy_stream
 from pfeddsh.storage.checkpoint import Checkpoints, Moment
+from pfeddsh.storage.store import Own
+
+WINDOW = 256  # clients that are asked at once
 
 
 class Federation:
@@ -49,10 +51,14 @@ class Federation:
         self.engine, self.checkpoints, self.observers = engine, checkpoints, list(observers)
         self.clients = clients or Simulated(bench, engine)
         self.ledger = Ledger(self.plan)
+        self.ledger.sampled = bench.config.evaluate != "all"
         self.state: State = self.method.init()
-        self.memories: dict[int, Memory] = {}
+        self.memories: MutableMapping[int, Memory] = Own(checkpoints.store, "memory")
         self.controls: dict[int, Future[Reply]] = {}
-        self.private: dict[int, Message] = {}  # what newcomers keep to themselves once the shared state is frozen
+        self.private: MutableMapping[int, Message] = Own(checkpoints.store, "private")  # of newcomers, where frozen
+        self.waiting: MutableMapping[int, Message] = Own(checkpoints.store, "offer")  # by step: some have not seen it
+        self.answered: dict[int, int] = {}  # the last such step whose offer a client has answered
+        self.rows: MutableMapping[int, Record] = Own(checkpoints.store, "rows")  # of the ledger, by step
         self.moment = self._restore()
 
     def run(self) -> Ledger:
@@ -104,7 +110,8 @@ class Federation:
                 self.ledger.turn_away(client, f"card refused: {error}")
                 self.tell("refused", {"step": step, "client": client, "reason": str(error)})
                 continue
-            cards[client], self.memories[client] = card, memory
+            cards[client] = card
+            self._remember(client, memory)
         if step == 1 and not cards:
             raise UserError("every client of the first batch was turned away; events.jsonl says why")
         self.method.open_step(self.state, step, self.plan.rounds(step), cards)
@@ -121,11 +128,12 @@ class Federation:
             self.checkpoints.round((step, round + 1), brought.parts())
         else:
             brought = Round.read(recorded)
-        self.memories |= brought.memories
+        for client, memory in brought.memories.items():
+            self._remember(client, memory)
         began = time.perf_counter()
         if self._frozen(step):
             downloads = self._downloads(list(brought.uploads))
-            self.private |= {k: self.method.alone(downloads[k], upload) for k, upload in brought.uploads.items()}
+            self.private.update({k: self.method.alone(downloads[k], up) for k, up in brought.uploads.items()})
         elif brought.uploads:
             self.method.aggregate(self.state, brought.uploads)
         facts = brought.facts
@@ -178,7 +186,7 @@ class Federation:
         settling = [k for k in self.plan.participants(step) if k not in self.ledger.absent]
         reports = {}
         for client, (report, memory) in self._ask("settle", self.personal(settling), step):
-            self.memories[client] = memory
+            self._remember(client, memory)
             self.ledger.add_transfer(up=report.nbytes)
             try:
                 check(report, self.method.expected_report())
@@ -190,30 +198,64 @@ class Federation:
             self._consult(step, reports)
             self.method.close_step(self.state, reports)
         newcomers = [k for k in self.plan.batch(step) if k not in self.ledger.absent]
-        existing = [k for k in self.plan.onboarded(step) if k not in self.ledger.absent and k not in newcomers]
+        existing = self._existing(step)
         if self.bench.config.existing != "follow":
-            for client, (_, memory) in self._ask("keep", self.personal(newcomers), step):
-                self.memories[client] = memory
+            for client, (_, memory) in self._served("keep", newcomers, step):
+                self._remember(client, memory)
         guarded = self.bench.config.existing == "guard"
-        before = self._evaluate(step, newcomers if guarded else newcomers + existing)
+        shown = existing if (count := self.bench.config.evaluate) == "all" else panel(self.plan.seed, existing, count)
+        before = self._evaluate(step, newcomers if guarded else newcomers + shown)
         if guarded and step > 1:  # until they are offered another model, they are where they were
             last = self.ledger.acc[-1]
-            before["acc"] = _filled(before["acc"], [last[k] if k in existing else None for k in range(len(last))])
+            for client in shown:
+                before["acc"][client] = last[client]
         began = time.perf_counter()
         offers = {} if self._frozen(step) else self.method.replay(self.state, self._computer(step))
         seconds = time.perf_counter() - began
+        due = list(offers)
         if guarded and not self._frozen(step):
-            offers |= self.personal([k for k in existing if k not in offers])
-        accepted = {}
-        for client, (answer, memory) in self._ask("receive", offers, step):
-            self.ledger.add_transfer(down=offers[client].nbytes)
-            accepted[client], self.memories[client] = bool(answer.facts["accepted"]), memory
-        after = self._evaluate(step, list(offers))
+            due += self._due(step, existing, shown, offers)
+        accepted = self._offer(step, due, offers)
+        looked_at = {*newcomers, *shown}
+        after = self._evaluate(step, [k for k in due if k in looked_at])
         nobody: list[float | None] = [None] * self.plan.clients
         after = {rule: _filled(after.get(rule, nobody), before.get(rule, nobody)) for rule in before | after}
         self.ledger.add_step(before, after, seconds, accepted, self.method.capacity(self.state))
         self._own_controls()
         self.tell("step", {"step": step, **self.ledger.step_facts(step)})
+
+    def _existing(self, step: int) -> list[int]:
+        own, absent = set(self.plan.batch(step)), self.ledger.absent
+        return [k for k in self.plan.onboarded(step) if k not in own and k not in absent]
+
+    def _due(self, step: int, existing: list[int], shown: list[int], offers: Mapping[int, Message]) -> list[int]:
+        """Who is offered the step's version now: everyone, unless a sample is looked at and all are offered the same.
+
+        Then the offer is kept, and waits for whoever is looked at later; the answer is the same whenever it is given.
+        """
+        common = self.method.offer(self.state) if len(shown) < len(existing) else None
+        if common is not None:
+            self.waiting[step] = common
+        return [k for k in (existing if common is None else shown) if k not in offers]
+
+    def _offer(self, step: int, due: list[int], offers: Mapping[int, Message]) -> dict[int, bool]:
+        """Hand over this step's offers, after those that clients have waited for; what was said of this one."""
+        self._hand_over(step, due)
+        accepted = {}
+        for client, (answer, memory) in self._served("receive", due, step, offers):
+            accepted[client] = bool(answer.facts["accepted"])
+            self._remember(client, memory)
+        return accepted
+
+    def _hand_over(self, step: int, clients: list[int]) -> None:
+        """Offers of earlier steps that these clients were not asked about yet, in order."""
+        seen = {k: max(self.ledger.last_seen(k), self.answered.get(k, 0)) for k in clients}
+        for missed in range(min(seen.values(), default=step) + 1, step):
+            late = [k for k in clients if seen[k] < missed] if missed in self.waiting else []
+            kept = dict.fromkeys(late, self.waiting[missed]) if late else {}
+            for client, (_, memory) in self._served("receive", late, missed, kept):
+                self._remember(client, memory)
+                self.answered[client] = missed
 
     def _consult(self, step: int, reports: dict[int, Message]) -> None:
         """A few existing clients say, by a forward pass, what the method wants to know before it closes the step."""
@@ -223,8 +265,10 @@ class Federation:
             return
         count = min(self.method.judges, len(existing))
         drawn = numpy_stream(self.bench.config.seed, "judges", step).choice(len(existing), size=count, replace=False)
+        judges = [existing[i] for i in sorted(drawn)]
+        self._hand_over(step, judges)
         answers = {}
-        for client, (answer, _) in self._ask("judge", {existing[i]: question for i in sorted(drawn)}, step):
+        for client, (answer, _) in self._ask("judge", dict.fromkeys(judges, question), step):
             self.ledger.add_transfer(down=question.nbytes, up=answer.nbytes)
             if "share" in answer.facts:  # else its own policy withholds it
                 answers[client] = answer
@@ -234,7 +278,7 @@ class Federation:
     def _evaluate(self, step: int, clients: list[int]) -> dict[str, list[float | None]]:
         """Accuracy of these clients with the model they would be served now, under each rule the method has."""
         rows: dict[str, list[float | None]] = {"acc": [None] * self.plan.clients}
-        for client, (reply, _) in self._ask("score", self.personal(clients), step):
+        for client, (reply, _) in self._served("score", clients, step):
             for rule, correct in reply.facts["correct"].items():
                 row = rows.setdefault(rule, [None] * self.plan.clients)
                 row[client] = 100.0 * correct / reply.facts["count"]
@@ -250,15 +294,36 @@ class Federation:
         return Message({name: part for name, part in message.tensors.items() if name in self.method.once}).nbytes
 
     def _downloads(self, clients: list[int]) -> dict[int, Message]:
-        sent = self.private | self.method.download(self.state, [k for k in clients if k not in self.private])
-        return {k: sent[k] for k in clients}
+        sent = self.method.download(self.state, [k for k in clients if k not in self.private])
+        return {k: sent[k] if k in sent else self.private[k] for k in clients}
 
     def personal(self, clients: list[int]) -> dict[int, Message]:
-        served = self.private | self.method.personal(self.state, [k for k in clients if k not in self.private])
-        return {k: served[k] for k in clients}
+        served = self.method.personal(self.state, [k for k in clients if k not in self.private])
+        return {k: served[k] if k in served else self.private[k] for k in clients}
 
     def _ask(self, job: str, messages: dict[int, Message], step: int, round: int = 0) -> Iterable[tuple[int, Reply]]:
         return self.clients.ask(job, messages, self.memories, step, round)
+
+    def _served(
+        self, job: str, clients: list[int], step: int, offers: Mapping[int, Message] | None = None
+    ) -> Iterator[tuple[int, Reply]]:
+        """Ask clients about the models they are served, or these offers; so many at a time as fit into memory."""
+        offers = offers or {}
+        for start in range(0, len(clients), WINDOW):
+            window = clients[start : start + WINDOW]
+            own = self.personal([k for k in window if k not in offers])
+            messages = {k: offers[k] if k in offers else own[k] for k in window}
+            for client, reply in self._ask(job, messages, step):
+                if job == "receive":
+                    self.ledger.add_transfer(down=messages[client].nbytes)
+                yield client, reply
+
+    def _remember(self, client: int, memory: Memory) -> None:
+        """Only what changed is written; who keeps nothing takes no room."""
+        if not memory.tensors and not memory.facts:
+            self.memories.pop(client, None)
+        elif client not in self.memories or not memory.same(self.memories[client]):
+            self.memories[client] = memory
 
     def _computer(self, step: int) -> Compute:
         """Runs a server job of the method on every message, in parallel."""
@@ -300,9 +365,8 @@ class Federation:
         self.tell("controls", {"visits": visits, "over": over})
 
     def _collect_controls(self) -> None:
-        for client, future in self.controls.items():
-            if future.done():
-                self.ledger.local[client] = accuracy(future.result()[0])
+        for client in [client for client, future in self.controls.items() if future.done()]:
+            self.ledger.add_alone(client, accuracy(self.controls.pop(client).result()[0]))
 
     def _snapshot(self, step: int, done: int) -> None:
         self._collect_controls()
@@ -315,9 +379,14 @@ class Federation:
 
     def _parts(self) -> Parts:
         """Everything that a resumed run needs."""
-        parts = {"state": self.state, "ledger": Record(facts=self.ledger.facts())}
-        clients = per_client("memory", self.memories) | per_client("private", self.private)
-        return parts | clients | self.clients.save()
+        if self.checkpoints.whole:
+            facts = self.ledger.facts()
+        else:
+            facts = self.ledger.brief()
+            self.rows.update(self.ledger.changed())
+            self.checkpoints.settle(self.state, self.method.settled(self.state))
+        answered = Record(facts={str(client): step for client, step in self.answered.items()})
+        return {"state": self.state, "ledger": Record(facts=facts), "answered": answered} | self.clients.save()
 
     def _restore(self) -> Moment:
         found = self.checkpoints.latest()
@@ -336,9 +405,9 @@ class Federation:
                 f"things (here {', '.join(sorted(lacking))} is missing); continue it with that version"
             )
         self.state = found
-        self.ledger.restore(parts["ledger"].facts)
-        self.memories, self.private = by_client(parts, "memory"), by_client(parts, "private")
+        self.answered = {int(k): step for k, step in parts.get("answered", Record()).facts.items()}
         self.clients.restore(parts)
+        self.ledger.restore(parts["ledger"].facts, self.rows)
 
     def tell(self, kind: str, facts: dict[str, Any]) -> None:
         for observer in self.observers:

@@ -77,7 +77,7 @@ def complete(bench: Workbench, out: Path, observers: Sequence[Observer], checkpo
         try:
             federation = Federation(bench, engine, checkpoints, observers)
             for client, accuracy in controls.load(config, fingerprint).items():
-                federation.ledger.local[client] = accuracy
+                federation.ledger.add_alone(client, accuracy)
             federation.observers.append(EventLog(out / "events.jsonl", federation.moment))
             federation.observers.append(Divergence(federation.ledger, config))
             federation.train()

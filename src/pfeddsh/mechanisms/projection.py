@@ -45,21 +45,13 @@ def project(basis: Tensor, keys: Tensor) -> Tensor:
     return (residual / residual.square().sum(1, keepdim=True).clamp_min(FLOOR)).float()
 
 
-def exhausted(basis: Tensor, keys: Tensor) -> str | None:
-    """Why these newcomers can no longer be told apart from the existing clients, or None while they can."""
+def exhausted(basis: Tensor, keys: Tensor) -> bool:
+    """Whether these newcomers can no longer be told apart from those whose keys span the basis.
+
+    There are fewer directions left than newcomers, or half of them keep too little of their keys outside.
+    """
     hidden, taken = basis.shape
-    if hidden - taken < len(keys):
-        return (
-            f"{taken} of {hidden} key directions belong to existing clients; {len(keys)} newcomers do not fit: "
-            "protect with the gate, or use more hidden units"
-        )
-    median = float(energy(basis, keys).median())
-    if median < FLOOR:
-        return (
-            f"half of the {len(keys)} newcomers keep less than {median:.1%} of their keys outside those of existing "
-            f"clients (at least {FLOOR:.0%} is needed): protect with the gate, or use more hidden units"
-        )
-    return None
+    return hidden - taken < len(keys) or (len(keys) > 0 and float(energy(basis, keys).median()) < FLOOR)
 
 
 def _outside(basis: Tensor, rows: Tensor) -> Tensor:

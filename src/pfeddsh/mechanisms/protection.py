@@ -4,7 +4,6 @@ All protections freeze the trunk and the keys of existing clients (the method do
 may write. State is the method's: named tensors, `joined` in the facts says in which step each client came.
 """
 
-import warnings
 from collections.abc import Sequence
 
 import torch
@@ -23,7 +22,15 @@ class Unprotected:
         self.model, self.seed = model, seed
 
     def open(self, state: State, keys: Tensor) -> None:
-        """A batch with these keys joins; `step` in the facts is already theirs."""
+        """A batch with these keys joins; `step` and `newcomers` in the facts are already theirs."""
+
+    def generate(self, state: State, clients: Sequence[int], keys: Tensor) -> Tensor:
+        """What the hypernetwork makes for these clients now."""
+        return hypernet.generate(state.tensors, keys)
+
+    def settled(self, state: State) -> list[str]:
+        """Tensors of the state that will never change again."""
+        return []
 
     def write(
         self, state: State, clients: Sequence[int], deltas: Tensor, keys: Tensor, rate: float, bias_rate: float
@@ -40,12 +47,12 @@ class Unprotected:
     def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
         """The step is over: from here on its clients are existing ones."""
 
-    def release(self, state: State, keys: Tensor) -> None:
-        """A client has left; these are the keys of the existing ones that stay."""
+    def release(self, state: State, client: int, others: Sequence[int], keys: Tensor) -> None:
+        """A client has left; these are the existing ones that stay, and their keys."""
 
     def originals(self, state: State, clients: Sequence[int], keys: Tensor) -> Tensor:
         """What the hypernetwork gave these clients in their own step, as far as the protection holds."""
-        return hypernet.generate(state.tensors, keys)
+        return self.generate(state, clients, keys)
 
     def mask(self, state: State, client: int) -> Tensor | None:
         """The channels this client's model is served with; None for all of them. Weights that reach none are zero."""
@@ -59,41 +66,79 @@ class Unprotected:
 class Projection(Unprotected):
     """Ours: newcomers write only to directions orthogonal to the keys of existing clients, in every row.
 
-    When those directions are exhausted the gate takes over with every channel taken: the rows are closed, and
-    newcomers learn through their own embeddings alone, which moves nobody else.
+    When those directions are exhausted a new block opens: columns of W2 and a basis of its own, for this batch and
+    later ones. Clients of a block read its columns alone, so what earlier blocks serve stays the same bits, for good.
     """
 
     def open(self, state: State, keys: Tensor) -> None:
-        state.facts.pop("exhausted", None)  # each batch is judged by its own keys; bad ones cost one step
-        if state.facts["step"] > 1 and (reason := projection.exhausted(state["basis"], keys)):
-            text = f"projection is exhausted: {reason}. The gate takes over: newcomers learn by their embeddings only"
-            state.facts["exhausted"] = text
-            warnings.warn(text, stacklevel=2)
+        if state.facts["step"] > 1 and projection.exhausted(state[_at("basis", _block(state))], keys):
+            block = state.facts["block"] = _block(state) + 1
+            state[_at("W2", block)] = torch.zeros_like(state["W2"])
+            state[_at("basis", block)] = projection.empty(len(state["b1"]))
+        if block := _block(state):
+            state.facts.setdefault("blocks", {}).update(dict.fromkeys(map(str, state.facts["newcomers"]), block))
+
+    def generate(self, state: State, clients: Sequence[int], keys: Tensor) -> Tensor:
+        blocks = [_block_of(state, k) for k in clients]
+        if not any(blocks):
+            return super().generate(state, clients, keys)
+        thetas = keys.new_empty(len(clients), len(state["b2"]))
+        for block in sorted(set(blocks)):
+            own = torch.tensor([found == block for found in blocks])
+            thetas[own] = hypernet.generate(_columns(state, block), keys[own])
+        return thetas
 
     def write(
         self, state: State, clients: Sequence[int], deltas: Tensor, keys: Tensor, rate: float, bias_rate: float
     ) -> Tensor:
         if state.facts["step"] == 1:
             return super().write(state, clients, deltas, keys, rate, bias_rate)
-        if state.facts.get("exhausted"):
-            return hypernet.pull(state.tensors, deltas)
-        return hypernet.update(state.tensors, deltas, projection.project(state["basis"], keys), rate, bias_rate=0.0)
+        block = _block(state)
+        written = projection.project(state[_at("basis", block)], keys)
+        return hypernet.update(_columns(state, block), deltas, written, rate, bias_rate=0.0)
 
     def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
-        basis = state["basis"] if "basis" in state else projection.empty(len(state["b1"]))
-        state["basis"] = projection.extend(basis, keys)
+        name = _at("basis", _block(state))
+        basis = state[name] if name in state else projection.empty(len(state["b1"]))
+        state[name] = projection.extend(basis, keys)
 
-    def release(self, state: State, keys: Tensor) -> None:
-        if "basis" in state:
-            state["basis"] = projection.extend(projection.empty(len(state["b1"])), keys)
-            state.facts.pop("exhausted", None)
+    def release(self, state: State, client: int, others: Sequence[int], keys: Tensor) -> None:
+        """Its direction is free again in the block that newcomers write to; into earlier ones nobody writes."""
+        name, block = _at("basis", _block(state)), _block(state)
+        state.facts.get("blocks", {}).pop(str(client), None)
+        if name in state:
+            own = [i for i, k in enumerate(others) if _block_of(state, k) == block]
+            state[name] = projection.extend(projection.empty(len(state["b1"])), keys[own])
+
+    def settled(self, state: State) -> list[str]:
+        return [_at(name, block) for block in range(_block(state)) for name in ("W2", "basis")]
+
+
+def _block(state: State) -> int:
+    """The block that newcomers write to."""
+    block: int = state.facts.get("block", 0)
+    return block
+
+
+def _block_of(state: State, client: int) -> int:
+    block: int = state.facts.get("blocks", {}).get(str(client), 0)
+    return block
+
+
+def _at(name: str, block: int) -> str:
+    return f"{name}/{block}" if block else name
+
+
+def _columns(state: State, block: int) -> dict[str, Tensor]:
+    """The hypernetwork as a block has it."""
+    return {**state.tensors, "W2": state[_at("W2", block)]}
 
 
 class Snapshot(Unprotected):
     """The honest control: the server keeps every existing client's weights, whole, and protects nothing else."""
 
     def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
-        weights = super().originals(state, newcomers, keys)
+        weights = self.generate(state, newcomers, keys)
         state.tensors |= {f"kept/{k}": theta for k, theta in zip(newcomers, weights.unbind(), strict=True)}
 
     def originals(self, state: State, clients: Sequence[int], keys: Tensor) -> Tensor:

@@ -134,6 +134,14 @@ class Method:
         """Improve models without calling any client; what comes back is offered to these clients (`receive`)."""
         return {}
 
+    def settled(self, state: State) -> list[str]:
+        """Tensors of the state that will never change again: snapshots need not write them again."""
+        return []
+
+    def offer(self, state: State) -> Message | None:
+        """What all existing clients alike are offered after the step just closed; None: each a model of its own."""
+        return None
+
     def capacity(self, state: State) -> dict[str, dict[str, int]] | None:
         """Channels in use per layer after the step just closed, for masked methods."""
         return None

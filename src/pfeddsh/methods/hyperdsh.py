@@ -39,7 +39,7 @@ class Settings(pfeddsh.AroundCommon):
     variation: float | None = Field(None, ge=0, description="weight of the total variation, if not the preset's")
     norm: float | None = Field(None, ge=0, description="weight of the pixel norm, if not the preset's")
     hidden: int = Field(
-        512, ge=1, description="hidden units; with the projection, the most clients that can be told apart"
+        512, ge=1, description="hidden units; with the projection, clients in a block of the hypernetwork"
     )
     freeze_trunk: bool = Field(True, description="W1 and b1 train in step 1 only; without protection they always do")
     rate: float = Field(0.2, gt=0, description="of W2: how far a sampled client moves towards what it trained")
@@ -123,12 +123,12 @@ class HyperDSH(pfeddsh.PFedDSH):
         keys = [hypernet.key(state.tensors, state[f"e/{k}"]) for k in clients]
         return torch.stack(keys) if keys else torch.zeros(0, self.hyper.hidden)
 
-    def trouble(self, state: State) -> str | None:
-        found: str | None = state.facts.get("exhausted")
-        return found
+    def settled(self, state: State) -> list[str]:
+        return super().settled(state) + self.protection.settled(state)
 
     def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
-        thetas = added(state["common"], self.own, hypernet.generate(state.tensors, self.keys(state, clients)))
+        made = self.protection.generate(state, clients, self.keys(state, clients))
+        thetas = added(state["common"], self.own, made)
         masking = {name: state[name] for name in ("logits", "used", "own") if name in state}
         return {k: Message({"theta": theta, **masking}) for k, theta in zip(clients, thetas, strict=True)}
 
@@ -194,7 +194,7 @@ class HyperDSH(pfeddsh.PFedDSH):
         super().forget(state, client)
         state.facts["joined"].pop(str(client), None)
         closed = [int(k) for k, step in state.facts["joined"].items() if f"common/{step}" in state]
-        self.protection.release(state, self.keys(state, closed))
+        self.protection.release(state, client, closed, self.keys(state, closed))
 
     def replay(self, state: State, compute: Compute) -> dict[int, Message]:
         """With the paper's replay every existing client is fine-tuned, from what it was served last."""
@@ -209,6 +209,10 @@ class HyperDSH(pfeddsh.PFedDSH):
         offers = self.consolidation.run_literally(state, self.personal(state, clients), newcomers, compute)
         state.tensors |= {f"replayed/{k}": offer["theta"].clone() for k, offer in offers.items()}
         return offers
+
+    def offer(self, state: State) -> Message | None:
+        """A version comes with a deviation that the server makes for each."""
+        return None
 
     def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         models = super().personal(state, clients)

@@ -205,6 +205,14 @@ class PFedDSH(Method):
                 state["trained/1"] = version.clone()
         return {}
 
+    def settled(self, state: State) -> list[str]:
+        """Versions but the newest."""
+        return [f"common/{step}" for step in range(1, state.facts["step"]) if f"common/{step}" in state]
+
+    def offer(self, state: State) -> Message | None:
+        nobody = -1  # whoever is no newcomer
+        return self.personal(state, [nobody])[nobody]
+
     def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         """The newest version; for newcomers of the last step it leans to what their step trained."""
         step, newcomers = state.facts["step"], set(state.facts["newcomers"])

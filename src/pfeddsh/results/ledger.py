@@ -3,6 +3,7 @@
 import importlib.metadata
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import torch
 
 from pfeddsh.config import Config
 from pfeddsh.data.datasets import Dataset
-from pfeddsh.results.metrics import proactive_adaptation, retroactive_improvement, sampled_adaptation, summary
+from pfeddsh.messages import Record
+from pfeddsh.results import rows
+from pfeddsh.results.metrics import changes, mean, proactive_adaptation, sampled_adaptation, summary
 from pfeddsh.results.privacy import spent
+from pfeddsh.results.sampled import estimate, evaluated
 from pfeddsh.results.visits import visits
 from pfeddsh.schedule import Schedule
 
@@ -19,7 +23,7 @@ SCHEMA = 1
 REASONS = 5  # that are kept, of refused uploads; events.jsonl has them all
 
 
-Rows = dict[str, list[float | None]]
+Rows = rows.Rows
 
 
 class Ledger:
@@ -27,7 +31,7 @@ class Ledger:
 
     def __init__(self, plan: Schedule) -> None:
         self.plan = plan
-        self.batch = [next(t for t in plan.steps if k in plan.batch(t)) for k in range(plan.clients)]
+        self.batch = _batches(plan)
         self.acc: list[list[float | None]] = []
         self.before: list[list[float | None]] = []
         self.siblings: dict[str, list[list[float | None]]] = {}  # accuracies under other rules, e.g. without the guard
@@ -41,14 +45,16 @@ class Ledger:
         self.zero_shot: list[list[float | None]] = []
         self.refusals: dict[str, int] = {}  # of uploads, by reason; the first few reasons
         self.warnings: list[dict[str, Any]] = []
+        self.sampled = False  # whether only some of the existing clients are evaluated
+        self._changed: set[int] = set()  # steps whose rows are not stored as they are
 
     def grow(self) -> None:
         """Make room for clients that the plan has taken in since; forget those it has let go again."""
         clients = self.plan.clients
         self.absent = {k: why for k, why in self.absent.items() if k < clients}
-        self.batch = [next(t for t in self.plan.steps if k in self.plan.batch(t)) for k in range(clients)]
-        rows = [*self.acc, *self.before, self.local, *self.zero_shot]
-        for row in rows + [row for sibling in self.siblings.values() for row in sibling]:
+        self.batch = _batches(self.plan)
+        every = [*self.acc, *self.before, self.local, *self.zero_shot]
+        for row in every + [row for sibling in self.siblings.values() for row in sibling]:
             row += [None] * (clients - len(row))
             del row[clients:]
 
@@ -58,9 +64,24 @@ class Ledger:
     def forget(self, client: int, reason: str) -> None:
         """A client has left: it takes part in nothing, and what was measured of it goes."""
         self.turn_away(client, reason)
-        rows = [*self.acc, *self.before, self.local, *self.zero_shot]
-        for row in rows + [row for sibling in self.siblings.values() for row in sibling]:
+        every = [*self.acc, *self.before, self.local, *self.zero_shot]
+        for row in every + [row for sibling in self.siblings.values() for row in sibling]:
             row[client] = None
+        self._changed |= set(self.plan.steps)
+
+    def add_alone(self, client: int, accuracy: float) -> None:
+        """The accuracy of a client's local-only control."""
+        self.local[client] = accuracy
+        self._changed.add(self.batch[client])
+
+    def correct(self, step: int, client: int, accuracy: float) -> None:
+        """A client that was away when its step was evaluated has been since."""
+        self.acc[step - 1][client] = accuracy
+        self._changed.add(step)
+
+    def last_seen(self, client: int) -> int:
+        """The last step after which this client was evaluated; 0 if none was."""
+        return next((step for step in range(len(self.acc), 0, -1) if self.acc[step - 1][client] is not None), 0)
 
     def warn(self, step: int, reason: str) -> None:
         """The method cannot work as meant from this step on."""
@@ -92,6 +113,7 @@ class Ledger:
     def add_zero_shot(self, row: list[float | None]) -> None:
         """Accuracy of the step's newcomers before any of its rounds; None where the method cannot serve them yet."""
         self.zero_shot.append(row)
+        self._changed.add(len(self.zero_shot))
 
     def add_step(
         self,
@@ -105,9 +127,12 @@ class Ledger:
         self.before.append(before["acc"])
         self.acc.append(after["acc"])
         for rule in (self.siblings.keys() | after.keys()) - {"acc"}:
-            rows = self.siblings.setdefault(rule, self.acc[:-1])  # before there was a choice, all rules were one
-            rows.append(after.get(rule, after["acc"]))
+            if rule not in self.siblings:  # before there was a choice, all rules were one
+                self.siblings[rule] = [list(row) for row in self.acc[:-1]]
+                self._changed |= set(range(1, len(self.acc)))
+            self.siblings[rule].append(after.get(rule, after["acc"]))
         step = len(self.acc)
+        self._changed.add(step)
         answers = [yes for k, yes in accepted.items() if self.batch[k] < step]
         self.accepted.append(sum(answers) / len(answers) if answers else None)
         self.capacity.append(capacity)
@@ -116,41 +141,70 @@ class Ledger:
     def step_facts(self, step: int) -> dict[str, Any]:
         """What the step just closed came to, in its newcomers, in everyone, in RI and in channels taken."""
         row = self.acc[step - 1]
-        everyone = [a for a in row if a is not None]
+        everyone = mean([a for a in row if a is not None])
+        if self.sampled:
+            everyone, _ = estimate(row, self.batch, step, self.absent)
         own = [a for k in self.plan.batch(step) if (a := row[k]) is not None]
         return {
             "accuracy": sum(own) / len(own) if own else None,
-            "accuracy_everyone": sum(everyone) / len(everyone) if everyone else None,
-            "ri": retroactive_improvement(self.acc, self.batch)[-1],
+            "accuracy_everyone": everyone,
+            "ri": mean(changes(self.acc, self.batch, step)) if step > 1 else None,
             "accepted": self.accepted[-1],
             "capacity": self.capacity[-1],
             "replay_seconds": self.replay_seconds[-1],
         }
 
     def facts(self) -> dict[str, Any]:
+        """All of it."""
+        rows = {"acc": self.acc, "before": self.before, "local": self.local}
+        return {**rows, "siblings": self.siblings, "zero_shot": self.zero_shot, **self.brief()}
+
+    def brief(self) -> dict[str, Any]:
+        """All but the rows, which have an entry for each client; `changed` has those."""
         return {
-            "acc": self.acc,
-            "before": self.before,
-            "local": self.local,
             "absent": [[k, why] for k, why in self.absent.items()],
             "totals": self.totals,
             "replay_seconds": self.replay_seconds,
-            "siblings": self.siblings,
             "accepted": self.accepted,
             "capacity": self.capacity,
-            "zero_shot": self.zero_shot,
             "refusals": self.refusals,
             "warnings": self.warnings,
         }
 
-    def restore(self, facts: dict[str, Any]) -> None:
-        self.acc, self.before, self.local = facts["acc"], facts["before"], facts["local"]
+    def changed(self) -> dict[int, Record]:
+        """The rows of each step that are not stored as they are; it is up to the caller to store them."""
+        found = {step: Record(rows.pack(self._rows(step))) for step in sorted(self._changed)}
+        self._changed = set()
+        return found
+
+    def _rows(self, step: int) -> dict[str, dict[int, float]]:
+        """What was measured in one step, and the controls of its batch."""
+        named = {"acc": self.acc, "before": self.before, "zero_shot": self.zero_shot}
+        named |= {f"siblings/{rule}": one for rule, one in self.siblings.items()}
+        found = {name: rows.told(each[step - 1]) for name, each in named.items() if len(each) >= step}
+        own = self.plan.batch(step) if step in self.plan.steps else ()
+        return {**found, "local": {k: a for k in own if (a := self.local[k]) is not None}}
+
+    def restore(self, facts: dict[str, Any], stored: Mapping[int, Record]) -> None:
         self.totals = facts["totals"]
         self.absent = {k: why for k, why in facts["absent"]}
-        self.replay_seconds, self.siblings = facts["replay_seconds"], facts["siblings"]
+        self.replay_seconds = facts["replay_seconds"]
         self.accepted, self.capacity = facts["accepted"], facts["capacity"]
-        self.zero_shot = facts["zero_shot"]
         self.refusals, self.warnings = facts.get("refusals", {}), facts.get("warnings", [])  # not in older snapshots
+        if "acc" in facts:  # whole
+            self.acc, self.before, self.local = facts["acc"], facts["before"], facts["local"]
+            self.siblings, self.zero_shot = facts["siblings"], facts["zero_shot"]
+            self._changed = set(range(1, len(self.zero_shot) + 1)) | set(self.batch)
+            return
+        self.acc, self.before, self.zero_shot, self.siblings = [], [], [], {}
+        self.local = [None] * self.plan.clients
+        for step in sorted(stored):
+            found = rows.unpack(stored[step].tensors, self.plan.clients)
+            for k, a in rows.told(found.pop("local")).items():
+                self.local[k] = a
+            for name, row in found.items():
+                kind, _, rule = name.partition("/")
+                (self.siblings.setdefault(rule, []) if rule else getattr(self, kind)).append(row)
 
     def results(self, config: Config, dataset: Dataset, total_seconds: float) -> dict[str, Any]:
         """The content of results.json; other programs read it."""
@@ -169,6 +223,7 @@ class Ledger:
             "acc_before_replay": self.before,
             "local": self.local,
             **summary(self.acc, self.batch, self.local),
+            **self._sampled(config),
             "visits": sampled,
             "pa_sampled": sampled_adaptation(self.acc, self.batch, self.local, sampled),
             "pa_zero_shot": proactive_adaptation(self.zero_shot, self.batch, self.local),
@@ -193,6 +248,19 @@ class Ledger:
             "protocol": config.protocol(),
             "environment": environment(dataset),
         }
+
+    def _sampled(self, config: Config) -> dict[str, Any]:
+        """Where not every existing client is evaluated: everyone's accuracy is estimated."""
+        if config.evaluate == "all":
+            return {}
+        found = evaluated(self.acc, self.batch, self.absent, config.evaluate)
+        return {"evaluated": found, "acc_end_mean": found["acc_everyone"][-1]}
+
+
+def _batches(plan: Schedule) -> list[int]:
+    """The step in which each client joins."""
+    joined = {k: step for step in plan.steps for k in plan.batch(step)}
+    return [joined[k] for k in range(plan.clients)]
 
 
 def environment(dataset: Dataset) -> dict[str, Any]:

@@ -11,7 +11,7 @@ LOST = 2.0  # points: less than that is the noise of a small test set
 VISITS = 3  # a newcomer sampled less often has hardly taken part
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
@@ -20,7 +20,7 @@ def proactive_adaptation(acc: Sequence[Row], batch: Sequence[int], local: Sequen
     result = []
     for step, row in enumerate(acc, 1):
         pairs = [(row[k], local[k]) for k, joined in enumerate(batch) if joined == step]
-        result.append(_mean([a - b for a, b in pairs if a is not None and b is not None]))
+        result.append(mean([a - b for a, b in pairs if a is not None and b is not None]))
     return result
 
 
@@ -44,13 +44,13 @@ def changes(acc: Sequence[Row], batch: Sequence[int], step: int) -> list[float]:
 
 def retroactive_improvement(acc: Sequence[Row], batch: Sequence[int]) -> list[float | None]:
     """RI per step: how existing clients changed without being retrained. None for step 1."""
-    return [None, *(_mean(changes(acc, batch, step)) for step in range(2, len(acc) + 1))]
+    return [None, *(mean(changes(acc, batch, step)) for step in range(2, len(acc) + 1))]
 
 
 def cumulative_improvement(acc: Sequence[Row], batch: Sequence[int]) -> float | None:
     """What the first batch gained from its own step to the last."""
     pairs = zip(acc[-1], acc[0], batch, strict=True)
-    return _mean([z - a for z, a, joined in pairs if joined == 1 and z is not None and a is not None])
+    return mean([z - a for z, a, joined in pairs if joined == 1 and z is not None and a is not None])
 
 
 def everyone_at_the_end(acc: Sequence[Row]) -> float | None:
@@ -58,13 +58,13 @@ def everyone_at_the_end(acc: Sequence[Row]) -> float | None:
 
     RI rewards a low start and PA forgets those who came before; both explain, neither can be had for nothing here.
     """
-    return _mean([a for a in acc[-1] if a is not None]) if acc else None
+    return mean([a for a in acc[-1] if a is not None]) if acc else None
 
 
 def lost_share(acc: Sequence[Row], batch: Sequence[int]) -> list[float | None]:
     """Per step, the share of existing clients that lost more than `LOST` points over it, in %. None for step 1."""
     each = (changes(acc, batch, step) for step in range(2, len(acc) + 1))
-    return [None, *(_mean([100.0 * (change < -LOST) for change in step]) for step in each)]
+    return [None, *(mean([100.0 * (change < -LOST) for change in step]) for step in each)]
 
 
 def worst_drop(acc: Sequence[Row], batch: Sequence[int]) -> float:
@@ -79,7 +79,7 @@ def summary(acc: Sequence[Row], batch: Sequence[int], local: Sequence[float | No
     return {
         "pa": pa,
         "ri": ri,
-        "pa_mean": _mean([value for value in pa[1:] or pa if value is not None]),
+        "pa_mean": mean([value for value in pa[1:] or pa if value is not None]),
         "ri_last": ri[-1],
         "ri_cumulative": cumulative_improvement(acc, batch) if len(acc) > 1 else None,
         "worst_drop": worst_drop(acc, batch),

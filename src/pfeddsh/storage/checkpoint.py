@@ -2,19 +2,27 @@
 
 A snapshot is the whole state at a moment; the journal holds what the clients sent in each round since. Aggregation is
 deterministic, so state = snapshot + journal, and a round costs a write of its uploads, not of a 127 MB hypernetwork.
-The last two snapshots stay, with the journal since the older, so that a damaged one does not matter.
+The last two snapshots stay, with the journal since the older, so that a damaged one does not matter. What clients
+keep lies in a store beside them, of which a snapshot names the files: it costs what changed, however many there are.
 """
 
 import re
 import time
 import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pfeddsh.errors import UserError
-from pfeddsh.messages import Parts, bundle, unbundle
-from pfeddsh.storage.files import Damaged, read_record, write_record
+from pfeddsh.messages import Parts, Record, State, bundle, unbundle
+from pfeddsh.storage.files import Damaged, read_facts, read_record, write_record
+from pfeddsh.storage.settled import Settled
+from pfeddsh.storage.store import Store
 
+STORE = "store"  # the part of a snapshot that names the packs of the store, and the files of settled tensors
+NOTHING: dict[str, Any] = {"packs": [], "settled": {}}  # what a snapshot that holds everything names
+OWN = ("memory", "private", "offer", "rows")  # kinds of records that lie there
 Moment = tuple[int, int]  # (step, rounds of it that are done); (t, 0) means step t-1 is closed and t not yet open
 
 
@@ -25,11 +33,15 @@ class Checkpoints:
     folder: Path
     interval: float = 60.0  # seconds between snapshots within a step
     strict: bool = False  # refuse to begin anew where every snapshot is damaged, and a journal with a gap
+    whole: bool = False  # snapshots hold the store's records themselves, for others to take
     _last: float = 0.0
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left in self.folder.glob(".*.tmp"):  # half-written when a process was killed; we hold the folder's lock
+        self.store, self._settled = Store(self.folder / "clients"), Settled(self.folder / "settled")
+        self._files_of: dict[str, str] = {}  # of settled tensors of the state, by name
+        self._named: dict[Path, list[str]] = {}  # the files beside it that each snapshot needs
+        for left in self.folder.rglob(".*.tmp"):  # half-written when a process was killed; we hold the folder's lock
             left.unlink()
         self._last = time.monotonic()
 
@@ -48,17 +60,47 @@ class Checkpoints:
         return time.monotonic() - self._last > self.interval
 
     def snapshot(self, moment: Moment, parts: Parts) -> None:
-        """Write the whole state; forget what is older than the snapshot before."""
-        write_record(self._path("snapshot", moment), bundle(parts))
+        """Write the state and what changed in the store; forget what is older than the snapshot before."""
+        path = self._path("snapshot", moment)
+        if self.whole:
+            write_record(path, bundle({**parts, **self.store}))
+        else:
+            moving = self._moving(parts["state"])
+            told = {"packs": self.store.flush(), "settled": self._files_of}
+            write_record(path, bundle({**parts, "state": moving, STORE: Record(facts=told)}))
+            self._named[path] = _files(told)
         keep = list(self._files("snapshot"))[-2:]
         for kind in ("snapshot", "round"):
             for old, path in self._files(kind).items():
                 if old < keep[0]:
-                    path.unlink()
+                    self._remove(path)
+        self._sweep()
         self._last = time.monotonic()
+
+    def settle(self, state: State, names: Iterable[str]) -> None:
+        """These tensors will not change again: they move out of memory and of the snapshots to come."""
+        for name in [] if self.whole else names:
+            if name not in self._files_of:
+                self._files_of[name], state[name] = self._settled.write(state[name])
+
+    def _moving(self, state: State) -> State:
+        """The state without what is settled; what has been deleted from it is forgotten here too."""
+        self._files_of = {name: file for name, file in self._files_of.items() if name in state}
+        return State({name: part for name, part in state.tensors.items() if name not in self._files_of}, state.facts)
+
+    def _remove(self, path: Path) -> None:
+        path.unlink()
+        self._named.pop(path, None)
+
+    def _sweep(self) -> None:
+        """Remove what no snapshot refers to."""
+        named = {file for files in self._named.values() for file in files}
+        self.store.sweep(named)
+        self._settled.sweep(named | set(self._files_of.values()))
 
     def rewrite(self, moment: Moment, parts: Parts) -> None:
         """Write the whole state and keep nothing else: what was deleted in it must not stay in an older file."""
+        self.store.purge()
         self.snapshot(moment, parts)
         self.thin()
 
@@ -69,6 +111,8 @@ class Checkpoints:
             for moment, path in self._files(kind).items():
                 if kind == "round" or moment != last:
                     path.unlink()
+        self._named = {path: _named(path) for path in self._files("snapshot").values()}
+        self._sweep()
 
     def round(self, moment: Moment, parts: Parts) -> None:
         """Write what one round brought; `moment` is the one after it. One lost to a power cut is computed again."""
@@ -80,17 +124,36 @@ class Checkpoints:
 
     def latest(self) -> tuple[Moment, Parts] | None:
         """The newest snapshot that is whole; damaged ones are named in a warning and passed over."""
-        for moment, path in reversed(self._files("snapshot").items()):
+        files = self._files("snapshot")
+        self._named = {path: _named(path) for path in files.values()}
+        for moment, path in reversed(files.items()):
+            older = next((self._named[other] for at, other in files.items() if at < moment), [])
             try:
-                return moment, _parts(path)
+                return moment, self._opened(path, older)
             except Damaged as error:
-                warnings.warn(f"{error}; using the checkpoint before it", stacklevel=2)
+                where = "" if str(path) in str(error) else f"{path}: "
+                warnings.warn(f"{where}{error}; using the checkpoint before it", stacklevel=2)
+        self.store.adopt([])
+        self._files_of = {}
         if self.strict and self._files("snapshot"):
             raise UserError(
                 f"{self.folder}: every snapshot is damaged, so nobody knows what was served; restore the folder from a "
                 "backup (to begin anew, use a new folder)"
             )
         return None
+
+    def _opened(self, path: Path, older: list[str]) -> Parts:
+        """The parts of a snapshot; its store is ours now. Packs that the snapshot before had too are not read again."""
+        parts = _parts(path)
+        told = parts.pop(STORE, Record(facts=NOTHING)).facts
+        self.store.adopt(told["packs"], sure=older)
+        self._files_of = dict(told["settled"])
+        for name, file in self._files_of.items():
+            parts["state"][name] = self._settled.read(file)
+        for key in [key for key in parts if key.partition("/")[0] in OWN]:
+            self.store[key] = parts.pop(key)
+        self._sweep()
+        return parts
 
     def recorded(self, moment: Moment) -> Parts | None:
         """What the journal has of the round that led to `moment`; None if it is to be computed again."""
@@ -102,6 +165,18 @@ class Checkpoints:
         except Damaged as error:
             warnings.warn(f"{error}; computing that round again", stacklevel=2)
             return None
+
+
+def _named(path: Path) -> list[str]:
+    """The files that a snapshot needs; none if it is damaged."""
+    try:
+        return _files(read_facts(path).get(STORE, NOTHING))
+    except (Damaged, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _files(told: Mapping[str, Any]) -> list[str]:
+    return [*told["packs"], *told["settled"].values()]
 
 
 def _parts(path: Path) -> Parts:

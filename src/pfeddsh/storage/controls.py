@@ -30,6 +30,7 @@ EXCLUDED = frozenset({
 # Keys that came later; at these values an entry from before them is the same control.
 ADDED = {
     "hold_out": 0.0, "sampling": "random", "order": "seed", "image_size": 0, "resize": "pad", "skip_unreadable": False,
+    "evaluate": "all",
 }  # fmt: skip
 
 UPLOADS = "privacy"  # of which a client alone has none

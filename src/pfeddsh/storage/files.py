@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -110,6 +111,16 @@ def read_record(path: Path) -> Record:
     if not sound:
         raise Damaged(f"{path} does not match its checksum")
     return record
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """The facts of a record alone, unchecked."""
+    try:
+        with safe_open(path, "pt") as file:
+            found: dict[str, Any] = parsed((file.metadata() or {})["facts"])
+    except Exception as error:  # of whatever kind: the file is not what was written
+        raise Damaged(f"{path} cannot be read: {str(error)[:200]}") from error
+    return found
 
 
 @contextmanager

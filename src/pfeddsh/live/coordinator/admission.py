@@ -45,6 +45,7 @@ class Admission:
         self._authenticated, self._refuse = authenticated, refuse
         self._asked: dict[int, float] = {}
         self._keys: dict[int, str] = {}  # node -> key, of those that have introduced themselves
+        self._nodes: dict[str, int] = {}  # the same, by key
         self._waiting_since: dict[str, float] = {}
         self._released: dict[str, tuple[int, float]] = {}  # key -> how often, and until when it is passed over
         self._lock = threading.RLock()
@@ -57,6 +58,7 @@ class Admission:
         with self._lock:
             present = {node.id for node in nodes}
             self._keys = {node: key for node, key in self._keys.items() if node in present}
+            self._nodes = {key: node for node, key in self._keys.items()}
             self._asked = {node: at for node, at in self._asked.items() if node in present}
             self.last_seen |= dict.fromkeys(self._keys.values(), now())
             fresh = [
@@ -91,14 +93,16 @@ class Admission:
             if self._authenticated and claimed != node.key:
                 self._refuse(node.name or node.key, "introduction refused: it claims the key of another node")
                 return
-            self._keys = {n: key for n, key in self._keys.items() if key != claimed}  # a restart gave it a new node
+            if (before := self._nodes.pop(claimed, None)) is not None:  # a restart gave it a new node
+                self._keys.pop(before, None)
             if message.facts.get("leaving") is True:  # it counts as not there, and is asked again until it is gone
                 self._leaving[claimed] = node.id
                 return
             if mark_of(claimed) in self.roster.left:
                 self._refuse(node.name or name, "introduction refused: this site has left; it joins under a new key")
                 return
-            self._keys[node.id] = claimed
+            self._nodes.pop(self._keys.get(node.id, ""), None)
+            self._keys[node.id], self._nodes[claimed] = claimed, node.id
             self.last_seen[claimed] = now()
             if self.roster.known(claimed) is None and claimed not in self.roster.dismissed:
                 self._queue(Newcomer(claimed, node.name or name, now(), train, test))
@@ -112,11 +116,11 @@ class Admission:
 
     def node_of(self, key: str) -> int | None:
         with self._lock:
-            return next((node for node, own in self._keys.items() if own == key), None)
+            return self._nodes.get(key)
 
     def online(self) -> set[str]:
         with self._lock:
-            return set(self._keys.values())
+            return set(self._nodes)
 
     def settled(self) -> bool:
         """Whether every node that is online has been heard, so that nobody is taken for absent by mistake."""

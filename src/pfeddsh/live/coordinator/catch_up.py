@@ -55,10 +55,13 @@ class CatchUp:
 
     def ask(self, job: str, client: int, step: int, message: Message | None = None) -> None:
         """Send a client what it is served now, or this message, if it is there."""
-        due = self._failed.get((job, client), (0, 0.0))[1] <= time.monotonic()
-        if due and (job, client) not in self._sent and self._online(client):
+        if self._could(job, client):
             sent = message or self._served(client)
             self._sent[job, client] = Asked(step, sent, self._send(job, step, client, sent))
+
+    def _could(self, job: str, client: int) -> bool:
+        due = self._failed.get((job, client), (0, 0.0))[1] <= time.monotonic()
+        return due and (job, client) not in self._sent and self._online(client)
 
     def run(self) -> Iterator[tuple[str, int, int, Message | str]]:
         """Ask those who are back; job, client, step and reply of what has come, or why the reply is refused.
@@ -68,8 +71,8 @@ class CatchUp:
         """
         for client, step in self.unsettled.items():
             self.ask("settle", client, step)
-        for client, (step, offer) in self.offers.pending.items():
-            self.ask("receive", client, step, offer)
+        for client in [client for client in self.offers.pending if self._could("receive", client)]:
+            self.ask("receive", client, *self.offers.of(client))
         for (job, client), (step, sent, future) in list(self._sent.items()):
             if not future.done():
                 continue

@@ -226,7 +226,7 @@ class LiveClients:
         """A site that has trained alone as well, on the visits of its own step, tells how far that got it."""
         ledger = self.federation.ledger
         if CONTROL in score.facts and ledger.batch[client] == step:
-            ledger.local[client] = 100.0 * float(score.facts[CONTROL]) / float(score.facts["count"])
+            ledger.add_alone(client, 100.0 * float(score.facts[CONTROL]) / float(score.facts["count"]))
 
     # Who does not take part
 
@@ -258,6 +258,7 @@ class LiveClients:
     def serve_returned(self) -> None:
         """End steps and hand over offers to clients that are online again; measure those that have answered."""
         self.exchange.check()
+        self.status.catch_up(self.federation.ledger)
         federation, acc = self.federation, self.federation.ledger.acc
         for job, client, step, reply in self.catch_up.run():
             if isinstance(reply, str):
@@ -271,7 +272,8 @@ class LiveClients:
                     federation.tell("offer", {"step": step, "client": client, "accepted": reply.facts["accepted"]})
                     self.catch_up.ask("score", client, step)
             elif job == "score" and step <= len(acc):
-                acc[step - 1][client] = 100.0 * reply.facts["correct"]["acc"] / reply.facts["count"]
+                correct = 100.0 * reply.facts["correct"]["acc"] / reply.facts["count"]
+                federation.ledger.correct(step, client, correct)
                 self.status.show(federation.ledger)
 
     def _hear_the_late(self) -> None:

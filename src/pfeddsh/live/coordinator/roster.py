@@ -56,6 +56,7 @@ class Roster:
     queue: dict[str, Newcomer] = field(default_factory=dict)
     dismissed: list[str] = field(default_factory=list)  # keys of a first batch of which nobody could be onboarded
     left: dict[str, Left] = field(default_factory=dict)  # by a digest of the key, which is deleted
+    _members: dict[str, Member] | None = None  # by key, until something changes
 
     @staticmethod
     def load(path: Path) -> "Roster":
@@ -77,6 +78,7 @@ class Roster:
         return Roster(path, clients, queue, dismissed, left)
 
     def save(self) -> None:
+        self._members = None
         content: dict[str, Any] = {"schema": SCHEMA, "clients": [asdict(client) for client in self.clients]}
         content["queue"] = [asdict(waiting) for waiting in self.queue.values()]
         content["dismissed"] = self.dismissed
@@ -88,7 +90,9 @@ class Roster:
         return [tuple(c.id for c in self.clients if c.batch == step) for step in range(1, last + 1)]
 
     def known(self, key: str) -> Member | None:
-        return next((c for c in self.clients if c.key == key and not c.released), None)
+        if self._members is None:
+            self._members = {c.key: c for c in reversed(self.clients) if not c.released}
+        return self._members.get(key)
 
     def wait(self, newcomer: Newcomer) -> None:
         if newcomer.key not in self.queue:

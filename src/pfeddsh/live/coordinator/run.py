@@ -63,7 +63,7 @@ def _coordinate(folder: Path, state: Path, transport: Transport, authenticated: 
         raise UserError(
             f"{state} has no snapshot, but {roster.path} knows of later batches; restore both from a backup"
         )
-    offers = Offers(state / "offers.safetensors")
+    offers = Offers(state / "offers")
     exchange = Exchange(transport)
     hello = encode({"job": HELLO, "settings": config.for_sites()}, Message())
     admission = Admission(

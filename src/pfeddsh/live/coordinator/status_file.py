@@ -1,6 +1,7 @@
 """`status.json`: what the coordinator is doing, for `pfeddsh status`, its page, and whoever else wants to know."""
 
 import json
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,14 @@ from pfeddsh.storage.files import replacing, write_text
 
 SCHEMA = 1
 NOTICES = 20  # that are kept
+SHARE = 9  # times as long as writing it took, it is left alone
 
 
 class StatusFile:
-    """Rewritten after every event; readers see the old content or the new one."""
+    """Rewritten when something happens; readers see the old content or the new one.
+
+    Of thousands of sites it is large: it takes a tenth of the time at most, but for a new round or phase.
+    """
 
     def __init__(self, path: Path, admission: Admission, offers: Offers, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -31,6 +36,9 @@ class StatusFile:
         self.refused: deque[dict[str, str]] = deque(maxlen=50)
         self.notices: deque[dict[str, str]] = deque(_told_before(path), maxlen=NOTICES)
         self.refusals: dict[int, int] = {}  # replies refused, by client
+        self._place: tuple[object, ...] = ()  # where the federation was when it was written
+        self._again = 0.0  # when it may be written again, if it still is there
+        self._due = False
 
     def begin(self, phase: Phase, step: int, rounds: int) -> None:
         self.phase, self.step, self.round, self.rounds, self.eta = phase, step, 0, rounds, None
@@ -51,9 +59,23 @@ class StatusFile:
             self.refusals[client] = self.refusals.get(client, 0) + 1
 
     def show(self, ledger: Ledger) -> None:
+        self._due = True
+        place = self.phase, self.step, self.round
+        if place != self._place or time.monotonic() >= self._again:
+            self._write(ledger)
+            self._place = place
+
+    def catch_up(self, ledger: Ledger) -> None:
+        """Show what has not been shown yet."""
+        if self._due and time.monotonic() >= self._again:
+            self._write(ledger)
+
+    def _write(self, ledger: Ledger) -> None:
+        began = time.monotonic()
         self.refused += self._watcher.new()
         with replacing(self._path, durable=False) as temporary:
             temporary.write_text(json.dumps(self.content(ledger)) + "\n")
+        self._due, self._again = False, time.monotonic() + SHARE * (time.monotonic() - began)
 
     def revoked(self) -> set[str]:
         """Keys that the operator has taken the permission from."""
@@ -62,7 +84,7 @@ class StatusFile:
     def content(self, ledger: Ledger) -> dict[str, Any]:
         online, roster = self._admission.online(), self._admission.roster
         gone = self.revoked()
-        counts, time = self._offers.counts(), now()
+        counts, moment = self._offers.counts(), now()
         zero_shot = {k: value for row in ledger.zero_shot[1:] for k, value in enumerate(row) if value is not None}
         clients = []
         for c in roster.clients:
@@ -84,8 +106,10 @@ class StatusFile:
             )  # fmt: skip
         return {
             "schema": SCHEMA,
-            "time": time,
-            "moved": self._pulse.note(time, self.step, self.phase, self.round, counts["accepted"] + counts["declined"]),
+            "time": moment,
+            "moved": self._pulse.note(
+                moment, self.step, self.phase, self.round, counts["accepted"] + counts["declined"]
+            ),
             "phase": self.phase,
             "step": self.step,
             "round": self.round,
