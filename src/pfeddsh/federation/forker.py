@@ -39,7 +39,7 @@ class Forker:
     def fork(self, pipe: socket.socket, role: str, output: Path | None, changes: Mapping[str, str]) -> int:
         """A process at the other end of this pipe, with our surroundings as they are now; its process id."""
         surroundings = {
-            "role": role, "environment": _environment() | changes, "folder": os.getcwd(),
+            "role": role, "environment": {**_environment(), **changes}, "folder": os.getcwd(),
             "path": python_path().split(os.pathsep), "output": None if output is None else str(output.absolute()),
         }  # fmt: skip
         text = json.dumps(surroundings).encode()
