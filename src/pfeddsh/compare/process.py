@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 import warnings
 from typing import TextIO
 
@@ -69,13 +70,22 @@ def _controls(bench: Workbench, steps: list[int]) -> None:
 def serve(handle: int) -> None:
     """A forked process's side: the job comes in, an exit code goes out."""
     os.setsid()
-    with socket.socket(fileno=handle) as pipe, pipe.makefile() as lines:
-        job = Job.model_validate_json(lines.readline())
-        if job.folder.is_dir():
-            os.chdir(job.folder)
-        if job.workers > 1:
-            forker.branch(handle)
-        pipe.send(bytes([work(job, lines)]))
+    pipe = socket.socket(fileno=handle)
+    lines = pipe.makefile()
+    job = Job.model_validate_json(lines.readline())
+    if job.folder.is_dir():
+        os.chdir(job.folder)
+    if job.workers > 1:
+        forker.branch(handle)
+    try:
+        code = work(job, lines)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pipe.send(bytes([code]))
+    os._exit(code)  # nothing is closed: the thread that waits for the end of `lines` holds them
 
 
 def main() -> int:
