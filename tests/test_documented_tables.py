@@ -6,20 +6,15 @@ from pathlib import Path
 import pytest
 from fabricate import results, write
 
-from pfeddsh.report.grouping import group_runs
-from pfeddsh.report.read import gather
-
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def script():
-    return runpy.run_path(str(ROOT / "results" / "tables.py"))
-
-
-def cells(folder):
-    groups, _ = group_runs(gather([folder])[0])
-    return {(group.setting.dataset, group.schedule, cell.label): cell for group in groups for cell in group.cells}
+    """Named by its path, it would not find its neighbour by itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "results"))
+        yield runpy.run_path(str(ROOT / "results" / "tables.py"))
 
 
 def rows(text):
@@ -30,7 +25,7 @@ def rows(text):
 def test_methods_are_ordered_by_everyone_at_the_end_and_the_best_is_bold(script, tmp_path):
     for method, drift in {"fedavg": -9.0, "fedper": 3.0, "fedrep": -4.0}.items():
         write(tmp_path / method, results(method, "80+20", drift=drift))
-    headings, lines = rows(script["main_table"](cells(tmp_path), "cifar10", "80+20"))
+    headings, lines = rows(script["main_table"](script["Runs"](tmp_path), "80+20"))
     assert [line[0] for line in lines] == ["FedPer", "FedRep", "FedAvg"]
     best = results("fedper", "80+20", drift=3.0)
     found = dict(zip(headings, lines[0], strict=True))
@@ -42,10 +37,12 @@ def test_methods_are_ordered_by_everyone_at_the_end_and_the_best_is_bold(script,
 
 def test_a_column_that_says_nothing_new_is_left_out(script, tmp_path):
     write(tmp_path / "run", results("pefll", "8+2x3") | {"pa_zero_shot": [-60.0, 1.0, 3.0]})
-    headings, lines = rows(script["main_table"](cells(tmp_path), "cifar10", "8+2x3"))
+    headings, lines = rows(script["main_table"](script["Runs"](tmp_path), "8+2x3"))
     assert "3+ visits" not in headings, "everyone was sampled often"
     assert dict(zip(headings, lines[0], strict=True))["zero-shot"] == "+2.0"
 
 
-def test_the_readme_shows_what_the_runs_say(script):
-    assert script["main_table"](cells(ROOT / "results"), "cifar10", "80+20") in (ROOT / "README.md").read_text()
+def test_the_documents_say_what_the_runs_say(script):
+    """Every number of a run in README, results.md and tables.md, as `results/tables.py --check` has it."""
+    for path, text in script["documents"](script["Runs"]()).items():
+        assert path.read_text() == text, f"{path.name}: run `python results/tables.py`"

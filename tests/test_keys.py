@@ -39,7 +39,7 @@ def test_what_makes_no_difference_to_results_is_in_no_key(change):
 def test_every_other_field_counts(name):
     values = {
         "partition": "iid", "sampling": "round-robin", "order": "names", "resize": "crop", "skip_unreadable": True,
-        "privacy": Protection(clip=1.0),
+        "privacy": Protection(clip=1.0), "evaluate": 2,
     }  # fmt: skip
     now = getattr(config(), name)
     other = values[name] if name in values else now if isinstance(now, str) else now + 1

@@ -219,7 +219,7 @@ def test_mistakes_are_explained(tmp_path, refused):
     assert "never does" in refused("serve", fed, "--classes", "a,b", "--method", "joint")
     network = ("model=convnet", "shape=[1,8,8]", "mean=[0.5]", "std=[0.5]")
     unfit = [word for value in network for word in ("--set", value)]
-    assert "use model = lenet" in refused("serve", fed, "--classes", "a,b", "--method", "fedweit", *unfit)
+    assert "use lenet" in refused("serve", fed, "--classes", "a,b", "--method", "fedweit", *unfit)
     assert "pfeddsh certs" in refused("serve", fed, "--classes", "a,b")
     assert "--data" in refused("join", tmp_path / "site")
     assert "no such" in refused("join", tmp_path / "site", "--data", tmp_path / "nothing")

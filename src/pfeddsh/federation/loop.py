@@ -362,7 +362,7 @@ class Federation:
             open_ = [k for k in batch if self.ledger.local[k] is None and k in self.controls]
             share = self.plan.rounds(step) * max(1, round(self.plan.sample_fraction * len(batch))) / len(batch)
             visits += share * sum(not self.controls[k].done() for k in open_)
-        self.tell("controls", {"visits": visits, "over": over})
+        self.tell("controls", {"step": len(self.ledger.acc) + 1, "visits": visits, "over": over})
 
     def _collect_controls(self) -> None:
         for client in [client for client, future in self.controls.items() if future.done()]:
