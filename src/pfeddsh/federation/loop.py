@@ -6,6 +6,7 @@ journal, so a resumed run takes the same path through this file as one that was 
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Future
 from typing import Any
@@ -356,12 +357,11 @@ class Federation:
 
     def _tell_controls(self, over: bool = False) -> None:
         """How many visits the controls still take, about; `over`: they are all that is left."""
+        steps = Counter(self.ledger.batch[k] for k, control in self.controls.items() if not control.done())
         visits = 0.0
-        for step in self.plan.steps:
-            batch = self.plan.batch(step)
-            open_ = [k for k in batch if self.ledger.local[k] is None and k in self.controls]
-            share = self.plan.rounds(step) * max(1, round(self.plan.sample_fraction * len(batch))) / len(batch)
-            visits += share * sum(not self.controls[k].done() for k in open_)
+        for step, left in steps.items():
+            batch = len(self.plan.batch(step))
+            visits += left * self.plan.rounds(step) * max(1, round(self.plan.sample_fraction * batch)) / batch
         self.tell("controls", {"visits": visits, "over": over})
 
     def _collect_controls(self) -> None:
