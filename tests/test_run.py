@@ -242,7 +242,7 @@ class Interruption:
     """Ctrl-C in the second round of the first step."""
 
     def event(self, kind, facts):
-        if (kind, facts["step"], facts.get("round")) == ("round", 1, 1):
+        if (kind, facts.get("step"), facts.get("round")) == ("round", 1, 1):
             raise KeyboardInterrupt
 
 

@@ -8,6 +8,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import chain
 from typing import Literal
 
 from pfeddsh.errors import UserError
@@ -86,7 +87,7 @@ class Schedule:
 
     def onboarded(self, step: int) -> tuple[int, ...]:
         """Everyone who has joined by the end of this step."""
-        return tuple(sorted(k for batch in self.batches[:step] for k in batch))
+        return tuple(sorted(chain.from_iterable(self.batches[:step])))
 
     def participants(self, step: int) -> tuple[int, ...]:
         return self.onboarded(step) if self.everyone else self.batch(step)

@@ -6,6 +6,7 @@ journal, so a resumed run takes the same path through this file as one that was 
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Future
 from typing import Any
@@ -118,7 +119,7 @@ class Federation:
         if (reason := self.method.trouble(self.state)) is not None:
             self.ledger.warn(step, reason)
             self.tell("warning", {"step": step, "reason": reason})
-        self.ledger.add_zero_shot(self._evaluate(step, list(cards) if self.method.zero_shot else [])["acc"])
+        self.ledger.add_zero_shot(self._row(self._evaluate(step, list(cards) if self.method.zero_shot else [])["acc"]))
 
     def _round(self, step: int, round: int) -> bool:
         """One round, from the journal if it was already computed before an interruption; False if it is the last."""
@@ -204,11 +205,11 @@ class Federation:
                 self._remember(client, memory)
         guarded = self.bench.config.existing == "guard"
         shown = existing if (count := self.bench.config.evaluate) == "all" else panel(self.plan.seed, existing, count)
-        before = self._evaluate(step, newcomers if guarded else newcomers + shown)
+        found = self._evaluate(step, newcomers if guarded else newcomers + shown)
         if guarded and step > 1:  # until they are offered another model, they are where they were
             last = self.ledger.acc[-1]
-            for client in shown:
-                before["acc"][client] = last[client]
+            found["acc"] |= {k: a for k in shown if (a := last[k]) is not None}
+        before = {rule: self._row(row) for rule, row in found.items()}
         began = time.perf_counter()
         offers = {} if self._frozen(step) else self.method.replay(self.state, self._computer(step))
         seconds = time.perf_counter() - began
@@ -217,9 +218,8 @@ class Federation:
             due += self._due(step, existing, shown, offers)
         accepted = self._offer(step, due, offers)
         looked_at = {*newcomers, *shown}
-        after = self._evaluate(step, [k for k in due if k in looked_at])
-        nobody: list[float | None] = [None] * self.plan.clients
-        after = {rule: _filled(after.get(rule, nobody), before.get(rule, nobody)) for rule in before | after}
+        found = self._evaluate(step, [k for k in due if k in looked_at])
+        after = {rule: self._row(found.get(rule, {}), before.get(rule)) for rule in before | found}
         self.ledger.add_step(before, after, seconds, accepted, self.method.capacity(self.state))
         self._own_controls()
         self.tell("step", {"step": step, **self.ledger.step_facts(step)})
@@ -260,7 +260,7 @@ class Federation:
     def _consult(self, step: int, reports: dict[int, Message]) -> None:
         """A few existing clients say, by a forward pass, what the method wants to know before it closes the step."""
         question = self.method.question(self.state, reports)
-        existing = [k for k in self.plan.onboarded(step - 1) if k not in self.ledger.absent]
+        existing = [] if question is None else self._existing(step)
         if question is None or not existing:
             return
         count = min(self.method.judges, len(existing))
@@ -275,14 +275,20 @@ class Federation:
         if told := self.method.decide(self.state, answers):
             self.tell("version", {"step": step, **told})
 
-    def _evaluate(self, step: int, clients: list[int]) -> dict[str, list[float | None]]:
+    def _evaluate(self, step: int, clients: list[int]) -> dict[str, dict[int, float]]:
         """Accuracy of these clients with the model they would be served now, under each rule the method has."""
-        rows: dict[str, list[float | None]] = {"acc": [None] * self.plan.clients}
+        rows: dict[str, dict[int, float]] = {"acc": {}}
         for client, (reply, _) in self._served("score", clients, step):
             for rule, correct in reply.facts["correct"].items():
-                row = rows.setdefault(rule, [None] * self.plan.clients)
-                row[client] = 100.0 * correct / reply.facts["count"]
+                rows.setdefault(rule, {})[client] = 100.0 * correct / reply.facts["count"]
         return rows
+
+    def _row(self, found: Mapping[int, float], other: Row | None = None) -> list[float | None]:
+        """A row of accuracies; where there is none, that of the other row."""
+        row: list[float | None] = [None] * self.plan.clients if other is None else list(other)
+        for client, accuracy in found.items():
+            row[client] = accuracy
+        return row
 
     # Helpers
 
@@ -356,12 +362,11 @@ class Federation:
 
     def _tell_controls(self, over: bool = False) -> None:
         """How many visits the controls still take, about; `over`: they are all that is left."""
+        steps = Counter(self.ledger.batch[k] for k, control in self.controls.items() if not control.done())
         visits = 0.0
-        for step in self.plan.steps:
-            batch = self.plan.batch(step)
-            open_ = [k for k in batch if self.ledger.local[k] is None and k in self.controls]
-            share = self.plan.rounds(step) * max(1, round(self.plan.sample_fraction * len(batch))) / len(batch)
-            visits += share * sum(not self.controls[k].done() for k in open_)
+        for step, left in steps.items():
+            batch = len(self.plan.batch(step))
+            visits += left * self.plan.rounds(step) * max(1, round(self.plan.sample_fraction * batch)) / batch
         self.tell("controls", {"step": len(self.ledger.acc) + 1, "visits": visits, "over": over})
 
     def _collect_controls(self) -> None:
@@ -416,8 +421,3 @@ class Federation:
 
 def accuracy(reply: Message) -> float:
     return 100.0 * float(reply.facts["correct"]["acc"]) / float(reply.facts["count"])
-
-
-def _filled(row: Row, other: Row) -> list[float | None]:
-    """A row of accuracies; where it has none, that of the other row."""
-    return [was if now is None else now for now, was in zip(row, other, strict=True)]

@@ -5,17 +5,17 @@ the newcomers' mean and the sample's, each weighted by how many it stands for.
 """
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pfeddsh.results.metrics import Row, changes
 
 
-def estimate(row: Row, batch: Sequence[int], step: int, absent: Container[int]) -> tuple[float | None, float | None]:
+def estimate(row: Row, batch: Sequence[int], step: int, absent: Collection[int]) -> tuple[float | None, float | None]:
     """The mean accuracy of everyone present after a step, and its standard error."""
-    new = [a for a, joined in zip(row, batch, strict=True) if joined == step and a is not None]
-    seen = [a for a, joined in zip(row, batch, strict=True) if joined < step and a is not None]
-    existing = sum(joined < step and k not in absent for k, joined in enumerate(batch))
+    known = [(joined, a) for a, joined in zip(row, batch, strict=True) if a is not None]
+    new, seen = [a for joined, a in known if joined == step], [a for joined, a in known if joined < step]
+    existing = sum(map(step.__gt__, batch)) - sum(batch[k] < step for k in absent)
     if not seen:
         return (sum(new) / len(new) if new and not existing else None), (0.0 if new and not existing else None)
     everyone = len(new) + existing
@@ -34,7 +34,7 @@ def standard_error(values: Sequence[float], of: int) -> float | None:
     return math.sqrt(variance / count * max(0.0, 1 - count / max(of, count)))
 
 
-def evaluated(acc: Sequence[Row], batch: Sequence[int], absent: Container[int], sample: int) -> dict[str, Any]:
+def evaluated(acc: Sequence[Row], batch: Sequence[int], absent: Collection[int], sample: int) -> dict[str, Any]:
     """The fields of results.json that a sample adds, by step."""
     everyone = [estimate(row, batch, step, absent) for step, row in enumerate(acc, 1)]
     existing = [sum(joined < step for joined in batch) for step in range(1, len(acc) + 1)]
