@@ -60,15 +60,16 @@ def draw_growth(groups: Sequence[Group], out: Path) -> None:
         return
     rows = -(-len(shown) // 2)
     figure, panels = plt.subplots(
-        rows, min(2, len(shown)), figsize=(8, 3.4 * rows), layout="constrained", squeeze=False, sharey=True
+        rows, min(2, len(shown)), figsize=(8, 3.4 * rows + 0.6), layout="constrained", squeeze=False, sharey=True
     )
     for axes, group in zip(panels.flat, shown, strict=False):
         growth.plot(axes, group, group.contest, {cell.id: name(cell) for cell in group.contest})
         axes.set_title(group.schedule, fontsize=11)
-        axes.legend(frameon=False, fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in list(panels.flat)[len(shown) :]:
         axes.set_visible(False)
+    drawn = {text: line for axes in panels.flat for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(list(drawn.values()), list(drawn), frameon=False, fontsize=8, loc="outside lower center", ncols=3)
     figure.suptitle("CIFAR-10: the first batch's accuracy as the federation grows", fontsize=11)
     figure.savefig(out, dpi=160)
 
