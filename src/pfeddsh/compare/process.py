@@ -21,7 +21,7 @@ from pfeddsh.compare.sharing import SharedCheckpoints
 from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation import engines, forker
-from pfeddsh.federation.loop import accuracy
+from pfeddsh.federation.alone import accuracy
 from pfeddsh.federation.run import begin, complete, one_thread
 from pfeddsh.federation.workbench import CONTROL, Call, Workbench
 from pfeddsh.storage import controls

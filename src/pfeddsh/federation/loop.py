@@ -6,17 +6,16 @@ journal, so a resumed run takes the same path through this file as one that was 
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from concurrent.futures import Future
 from typing import Any
 
 from pfeddsh.errors import UserError
+from pfeddsh.federation.alone import LocalOnly
 from pfeddsh.federation.clients import Clients, Round, Simulated
 from pfeddsh.federation.engines import Engine, Reply
 from pfeddsh.federation.observers import Observer
 from pfeddsh.federation.panel import panel
-from pfeddsh.federation.workbench import CONTROL, SERVER, Call, Workbench
+from pfeddsh.federation.workbench import SERVER, Call, Workbench
 from pfeddsh.messages import (
     BadMessage,
     Compute,
@@ -55,7 +54,7 @@ class Federation:
         self.ledger.sampled = bench.config.evaluate != "all"
         self.state: State = self.method.init()
         self.memories: MutableMapping[int, Memory] = Own(checkpoints.store, "memory")
-        self.controls: dict[int, Future[Reply]] = {}
+        self.controls = LocalOnly(bench, engine, self.ledger, self.tell)
         self.private: MutableMapping[int, Message] = Own(checkpoints.store, "private")  # of newcomers, where frozen
         self.waiting: MutableMapping[int, Message] = Own(checkpoints.store, "offer")  # by step: some have not seen it
         self.answered: dict[int, int] = {}  # the last such step whose offer a client has answered
@@ -65,25 +64,16 @@ class Federation:
     def run(self) -> Ledger:
         """From wherever the checkpoints say we are to the end, with every client's local-only control."""
         self.train()
-        self.ledger.local = [self.alone(client) for client in range(self.plan.clients)]
+        self.ledger.local = [self.controls.wait(client) for client in range(self.plan.clients)]
         return self.ledger
 
     def train(self) -> None:
         """All steps; controls are only begun."""
         first, done = self.moment
-        self._start_controls()
+        self.controls.start()
         for step in range(first, len(self.plan.steps) + 1):
             self.step(step, done)
             done = 0
-
-    def alone(self, client: int) -> float:
-        """The accuracy of a client's local-only control; waits for it."""
-        known = self.ledger.local[client]
-        if known is None:
-            self._tell_controls(over=True)
-            control = self.controls.get(client) or self._control(client)
-            known = self.ledger.local[client] = accuracy(control.result()[0])
-        return known
 
     # One step
 
@@ -221,7 +211,7 @@ class Federation:
         found = self._evaluate(step, [k for k in due if k in looked_at])
         after = {rule: self._row(found.get(rule, {}), before.get(rule)) for rule in before | found}
         self.ledger.add_step(before, after, seconds, accepted, self.method.capacity(self.state))
-        self._own_controls()
+        self.controls.take_over()
         self.tell("step", {"step": step, **self.ledger.step_facts(step)})
 
     def _existing(self, step: int) -> list[int]:
@@ -341,41 +331,8 @@ class Federation:
 
         return compute
 
-    def _start_controls(self) -> None:
-        """Every client's local-only control, independent of the federation: it fills idle cores."""
-        self._own_controls()
-        if not self.method.control:
-            clients = (client for step in self.plan.steps for client in self.plan.batch(step))
-            self.controls = {client: self._control(client) for client in clients if self.ledger.local[client] is None}
-        self._tell_controls()
-
-    def _control(self, client: int) -> Future[Reply]:
-        visit = self.bench.visit(self.ledger.batch[client], 0, client)
-        return self.engine.submit(Call(CONTROL, visit), background=True)
-
-    def _own_controls(self) -> None:
-        """Where clients train alone, they are their own controls when their step ends."""
-        if self.method.control:
-            for step, row in enumerate(self.ledger.before, 1):
-                for client in self.plan.batch(step):
-                    self.ledger.local[client] = row[client]
-
-    def _tell_controls(self, over: bool = False) -> None:
-        """How many visits the controls still take, about; `over`: they are all that is left."""
-        steps = Counter(self.ledger.batch[k] for k, control in self.controls.items() if not control.done())
-        visits = 0.0
-        for step, left in steps.items():
-            batch = len(self.plan.batch(step))
-            visits += left * self.plan.rounds(step) * max(1, round(self.plan.sample_fraction * batch)) / batch
-        self.tell("controls", {"step": len(self.ledger.acc) + 1, "visits": visits, "over": over})
-
-    def _collect_controls(self) -> None:
-        for client in [client for client, future in self.controls.items() if future.done()]:
-            self.ledger.add_alone(client, accuracy(self.controls.pop(client).result()[0]))
-
     def _snapshot(self, step: int, done: int) -> None:
-        self._collect_controls()
-        self._tell_controls()
+        self.controls.collect()
         self.checkpoints.snapshot((step, done), self._parts())
 
     def rewrite(self, moment: Moment) -> None:
@@ -417,7 +374,3 @@ class Federation:
     def tell(self, kind: str, facts: dict[str, Any]) -> None:
         for observer in self.observers:
             observer.event(kind, facts)
-
-
-def accuracy(reply: Message) -> float:
-    return 100.0 * float(reply.facts["correct"]["acc"]) / float(reply.facts["count"])

@@ -81,7 +81,7 @@ def complete(bench: Workbench, out: Path, observers: Sequence[Observer], checkpo
             federation.observers.append(EventLog(out / "events.jsonl", federation.moment))
             federation.observers.append(Divergence(federation.ledger, config))
             federation.train()
-            local = controls.complete(config, fingerprint, bench.plan.steps, federation.alone)
+            local = controls.complete(config, fingerprint, bench.plan.steps, federation.controls.wait)
             ledger = federation.ledger
             ledger.local = [local[client] for client in range(bench.plan.clients)]
         finally:

@@ -144,7 +144,8 @@ class PFedDSH(Method):
     def question(self, state: State, reports: dict[int, Message]) -> Message | None:
         """The last version and what this step made of it: how far along the way between them are clients best off?"""
         step = state.facts["step"]
-        if step == 1 or self.settings.share is not None or not getattr(self.settings, "ask", False):
+        asks = isinstance(self.settings, Settings) and self.settings.ask and self.settings.share is None
+        if step == 1 or not asks:
             return None
         message = Message({"before": state[f"common/{step - 1}"], "trained": state["common"]})
         if "statistics" in state:
