@@ -18,6 +18,7 @@ from pfeddsh.compare.keys import stops
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import run
 from pfeddsh.methods import registry
+from pfeddsh.storage import controls
 
 README = Path(__file__).parents[1] / "README.md"
 SMALL = ["--schedule", "4+2", "--set", "rounds_first=3", "--set", "rounds_later=2", "--set", "sample_fraction=0.5"]
@@ -32,7 +33,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
-    for name in ("mymethod", "broken", "helped", "offering"):
+    for name in ("mymethod", "broken", "helped", "offering", "net"):
         sys.modules.pop(name, None)
 
 
@@ -187,15 +188,23 @@ def test_a_bad_name_is_explained_before_anything_is_written(folder, name):
         tiny(name)
 
 
-def test_an_installed_package_offers_methods(folder, monkeypatch):
+@pytest.fixture
+def offer(folder, monkeypatch):
+    """Install a package in the user's folder that has these entry points."""
+
+    def install(entry_points):
+        about = folder / "offering-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(entry_points)
+        monkeypatch.syspath_prepend(folder)
+
+    return install
+
+
+def test_an_installed_package_offers_methods(folder, offer):
     (folder / "mymethod.py").rename(folder / "offering.py")
-    about = folder / "offering-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(
-        "[pfeddsh.methods]\nfedper-theirs = offering:FedPer\nfedavg = offering:No\n"
-    )
-    monkeypatch.syspath_prepend(folder)
+    offer("[pfeddsh.methods]\nfedper-theirs = offering:FedPer\nfedavg = offering:No\n")
     assert "fedper-theirs" in command("methods")
     assert registry.find("fedavg").method.__module__ == "pfeddsh.methods.fedavg"
     results = run(tiny("fedper-theirs", engine="pool", rounds_first=2, schedule="4"), folder / "run")
@@ -205,9 +214,39 @@ def test_an_installed_package_offers_methods(folder, monkeypatch):
 def test_whoever_edits_a_method_does_not_meet_its_old_states(folder):
     before = stops(tiny(NAME), "images")
     (folder / "helper.py").write_text("")
+    assert stops(tiny(NAME), "images") == before, "what runs is what was imported"
+    sys.modules.pop("mymethod")
     after = stops(tiny(NAME), "images")
     assert not {stop.key for stop in before} & {stop.key for stop in after}
     assert [stop.like for stop in before] == [stop.like for stop in after]
+
+
+@pytest.mark.parametrize("helper", ["helper.py", "parts/__init__.py", "parts/deep/layers.py"])
+@pytest.mark.parametrize("spec", ["net:net", "net.py:net", "their-net"])
+def test_whoever_edits_what_a_network_imports_meets_neither_its_states_nor_its_controls(folder, offer, spec, helper):
+    (folder / "net.py").write_text(NETWORK)
+    (folder / "parts" / "deep").mkdir(parents=True)
+    (folder / "parts" / "__init__.py").touch()
+    offer("[pfeddsh.models]\ntheir-net = net:net\n")
+    found = []
+    for edit in ("width = 1", "width = 2"):
+        (folder / helper).write_text(edit)
+        for name in [name for name, module in sys.modules.items() if hasattr(module, "net")]:
+            sys.modules.pop(name)  # as in another process
+        config = tiny("fedavg", model=spec)
+        found.append({controls.path(config, "images", 1), *(stop.key for stop in stops(config, "images"))})
+    assert not found[0] & found[1]
+
+
+def test_what_a_notebook_defines_shares_nothing(monkeypatch):
+    def net(classes, shape):
+        return None
+
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    monkeypatch.setattr(net, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "net", net, raising=False)
+    config = tiny("fedavg", model="__main__:net")
+    assert controls.path(config, "images", 1) != controls.path(config, "images", 1)
 
 
 def test_a_report_does_not_import_what_a_run_names(folder):

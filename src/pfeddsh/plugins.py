@@ -12,16 +12,19 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from secrets import token_hex
 from types import ModuleType
 from typing import Any
 
 from pfeddsh.errors import UserError, unknown
 
 MAIN = "__main__"
+KNOWN = frozenset({"pfeddsh", "torch"})  # packages whose code counts by other means
 ADVICE = "move it to a file of its own, such as mine.py, and name it mine:{name}"
 
 
@@ -149,15 +152,29 @@ def python_path() -> str:
     return os.pathsep.join(str(place) for place in places if not any(place.is_relative_to(path) for path in own))
 
 
-def source(part: Any) -> str:
-    """A digest of the code around a class or function: its whole package, or every module in its folder."""
-    module = sys.modules[part.__module__]
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return ""
-    package = part.__module__.partition(".")[0]
-    top = getattr(sys.modules.get(package), "__path__", None)
-    files = [path for folder in top for path in Path(folder).rglob("*.py")] if top else Path(file).parent.glob("*.py")
+def foreign_code(part: Any) -> list[str]:
+    """Digests of what is neither ours nor PyTorch's in a function or class: the code around it, and around its bases.
+
+    Whoever edits it must not meet what its old form has left. What a notebook defines may change at any moment, so its
+    digest is another one each time: nothing is shared.
+    """
+    parts = part.__mro__ if isinstance(part, type) else (part,)
+    packages = {own: own.__module__.partition(".")[0] for own in parts}
+    others = [own for own, package in packages.items() if package not in KNOWN | sys.stdlib_module_names]
+    files = [getattr(sys.modules[own.__module__], "__file__", None) for own in others]
+    return [_around(own, file) if file else token_hex() for own, file in zip(others, files, strict=True)]
+
+
+@cache
+def _around(part: Any, file: str) -> str:
+    """A digest of its whole package; or of every module in its folder, and of the packages beside it.
+
+    It is taken once, as the code is imported once: what is edited later is not what runs.
+    """
+    top = getattr(sys.modules.get(part.__module__.partition(".")[0]), "__path__", None)
+    here = Path(file).parent
+    folders = [Path(folder) for folder in top] if top else [path.parent for path in here.glob("*/__init__.py")]
+    files = {path for folder in folders for path in folder.rglob("*.py")} | (set() if top else set(here.glob("*.py")))
     sha = hashlib.sha256()
     for path in sorted(files):
         sha.update(f"{path.name}\n".encode() + path.read_bytes())

@@ -22,7 +22,7 @@ from pfeddsh import devices
 from pfeddsh.config import Config
 from pfeddsh.methods import registry
 from pfeddsh.models import registry as networks
-from pfeddsh.plugins import source
+from pfeddsh.plugins import foreign_code
 from pfeddsh.storage.checkpoint import Moment
 from pfeddsh.storage.controls import relevant
 
@@ -77,13 +77,8 @@ def _stop(config: Config, fingerprint: str, moment: Moment, rounds: int) -> Stop
         networks.identity(config.model, config.init), devices.find(config.device).type,
         method.__module__, method.__qualname__, config.options if closed else method.first_rounds(config.options),
     ]  # fmt: skip
-    return Stop(moment, rounds, _hash([*depends, config.seed, code(), _foreign(method)]), _hash(depends))
-
-
-def _foreign(method: type) -> list[str]:
-    """Digests of the user's own code in a method."""
-    packages = {base: base.__module__.partition(".")[0] for base in method.__mro__}
-    return [source(base) for base, package in packages.items() if package not in ("pfeddsh", "builtins")]
+    own = [code(), foreign_code(method), networks.code(config.model)]
+    return Stop(moment, rounds, _hash([*depends, config.seed, *own]), _hash(depends))
 
 
 def _hash(content: Sequence[Any]) -> str:

@@ -93,13 +93,25 @@ def _plain_file(place: str) -> Path:
     return Path(str(importlib.import_module(place.partition(":")[0]).__file__))
 
 
+def code(spec: str) -> list[str]:
+    """Digests of the code that makes a network. The default counts by the version of local training instead."""
+    if spec == DEFAULT:
+        return []
+    factory = find(spec)
+    return plugins.foreign_code(factory) or [_file(factory)]
+
+
+@cache
+def _file(factory: Factory) -> str:
+    """A digest of the file of a network that is ours."""
+    return hashlib.sha256(Path(inspect.getfile(factory)).read_bytes()).hexdigest()
+
+
 def identity(spec: str, init: Path | None) -> str | None:
     """A digest of which network this is and where it starts; None for the default, as before there was a choice."""
     if spec == DEFAULT and init is None:
         return None
     parts = [spec.encode()]
-    if ":" in spec and (source := inspect.getsourcefile(find(spec))) is not None:
-        parts.append(Path(source).read_bytes())
     if init is not None and init.exists():
         parts.append(_content(init, init.stat().st_mtime_ns))
     return hashlib.sha256(b"\n".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
