@@ -61,7 +61,9 @@ def test_who_edits_a_shipped_network_meets_neither_its_states_nor_its_controls(t
     monkeypatch.setattr(zoo, "__path__", [*zoo.__path__, str(tmp_path)])
     found = []
     for width in (1, 2):
-        (tmp_path / "narrow.py").write_text(f"__all__ = ['narrow']\n\ndef narrow(classes, shape):\n    return {width}\n")
+        (tmp_path / "narrow.py").write_text(
+            f"__all__ = ['narrow']\n\ndef narrow(classes, shape):\n    return {width}\n"
+        )
         sys.modules.pop(f"{zoo.__name__}.narrow", None)
         importlib.invalidate_caches()
         found.append(keys(config(model="narrow")))
@@ -82,9 +84,7 @@ def test_protections_share_the_first_rounds_if_they_say_that_they_do_nothing_the
 
 def test_the_code_of_all_folders_but_the_front_counts(tmp_path, monkeypatch):
     """Each folder that computes is part of the digest: nobody has to remember a new one."""
-    import pfeddsh
-
-    monkeypatch.setattr(pfeddsh, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(sys.modules[code.__module__], "ROOT", tmp_path)
     found = set()
     for path in ("rng.py", "mechanisms/masks.py", "new_folder/deep/file.py", "storage/files.py"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

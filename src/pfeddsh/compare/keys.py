@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-import pfeddsh
 from pfeddsh import devices
 from pfeddsh.config import Config
 from pfeddsh.methods import registry
@@ -26,6 +25,7 @@ from pfeddsh.plugins import foreign_code
 from pfeddsh.storage.checkpoint import Moment
 from pfeddsh.storage.controls import relevant
 
+ROOT = Path(__file__).parents[1]
 # What a state cannot depend on, in the code and, but for what `_stop` names itself, in the configuration.
 FRONT = (
     "__init__.py",
@@ -88,9 +88,8 @@ def _hash(content: Sequence[Any]) -> str:
 @cache
 def code() -> str:
     """A digest of the code that computes states: whoever edits a method must not meet its old states again."""
-    root = Path(pfeddsh.__file__).parent
-    sources = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in FRONT]
+    sources = [path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).parts[0] not in FRONT]
     sha = hashlib.sha256(torch.__version__.encode())
     for path in sorted(sources):
-        sha.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+        sha.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
     return sha.hexdigest()

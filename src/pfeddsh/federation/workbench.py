@@ -194,6 +194,10 @@ class Workbench:
 
     def run(self, call: Call) -> tuple[Message, Memory]:
         """Do one piece of work."""
+        with call.visit.seeded():
+            return self._run(call)
+
+    def _run(self, call: Call) -> tuple[Message, Memory]:
         if call.visit.client == SERVER:
             reply: Message = attrgetter(call.job)(self._at_work)(call.message.to(self.device), call.visit)
             return reply.to(CPU), Memory()
@@ -217,7 +221,8 @@ class Workbench:
         memory = Memory()
         for round in self.plan.visits(visit.step, visit.client):
             alone = self.visit(visit.step, round, visit.client)
-            _, memory = self._local_only.local(Message(), data, memory, alone)
+            with alone.seeded():
+                _, memory = self._local_only.local(Message(), data, memory, alone)
         _, memory = self._local_only.settle(Message(), data, memory, visit)
         reply, _ = self._local_only.score(Message(), data, memory, visit)
         return reply, Memory()

@@ -1,8 +1,8 @@
 """Local-only accuracies, kept across runs: the control of a client is the same for every method.
 
 They depend on the data, the seed, the network, the local training, and the schedule up to the step in which a client
-joins; the key of an entry is a hash of exactly that. An entry grows by one client at a time, under a lock: processes side by side do
-not compute the same control twice, and one that is killed loses at most one client.
+joins; the key of an entry is a hash of exactly that. An entry grows by one client at a time, under a lock: processes
+side by side do not compute the same control twice, and one that is killed loses at most one client.
 """
 
 import hashlib
