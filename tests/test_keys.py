@@ -8,6 +8,7 @@ from conftest import TINY, tiny
 
 from pfeddsh.compare.keys import code, stops
 from pfeddsh.config import Config
+from pfeddsh.federation.workbench import settled
 from pfeddsh.mechanisms.privacy import Protection
 from pfeddsh.mechanisms.protection import PROTECTIONS, Unprotected
 from pfeddsh.models import zoo
@@ -38,6 +39,14 @@ def test_a_field_that_is_added_enters_every_key():
 @pytest.mark.parametrize("change", [{"engine": "pool", "workers": 3}, {"data_dir": "elsewhere"}])
 def test_what_makes_no_difference_to_results_is_in_no_key(change):
     assert keys(config(**change)) == keys(config())
+
+
+def test_a_run_is_written_down_with_the_device_it_uses(monkeypatch):
+    assert settled(tiny()).device == "cpu"
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert settled(tiny()).device == "cuda"
+    assert not set(keys(settled(config()))[0]) & set(keys(settled(config(device="cpu")))[0])
 
 
 @pytest.mark.parametrize("name", sorted(Config.model_fields.keys() - controls.EXCLUDED))

@@ -23,7 +23,7 @@ from pfeddsh.live.site.model import read_model
 from pfeddsh.methods import registry
 from pfeddsh.storage import controls
 
-README = Path(__file__).parents[1] / "README.md"
+README, EXAMPLE = (Path(__file__).parents[1] / name for name in ("README.md", "examples/own.py"))
 SMALL = ["--schedule", "4+2", "--set", "rounds_first=3", "--set", "rounds_later=2", "--set", "sample_fraction=0.5"]
 NAME = "mymethod:FedPer"
 
@@ -313,3 +313,12 @@ def test_a_report_does_not_import_what_a_run_names(folder):
     sys.modules.pop("mymethod")
     (folder / "mymethod.py").write_text("1 / 0")
     assert "mymethod:FedPer" in command("report", "run", "--out", "page.html") + (folder / "page.html").read_text()
+
+
+def test_the_example_with_a_network_and_a_method_of_its_own_runs(folder):
+    done = subprocess.run([sys.executable, EXAMPLE, "out"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = dict(line.split(": ") for line in done.stdout.splitlines())
+    first, shipped, own = told
+    assert (first, shipped) == ("on the pool", "digits-fedavg-6+2-seed0") and "HalfWay" in own
+    assert told[first] == told[own]

@@ -107,12 +107,13 @@ def open_data(config: Config) -> Dataset:
 
 
 def settled(config: Config) -> Config:
-    """The configuration as it is written down: complete, its paths hold in every folder, its clients are counted.
+    """The configuration as it is written down: complete, its paths hold in every folder, its device is one.
 
-    A schedule `all` is one batch of those that the data name.
+    Its clients are counted: a schedule `all` is one batch of those that the data name.
     """
     paths = {name: path.expanduser().absolute() for name in PATHS if (path := getattr(config, name)) is not None}
-    config = complete(config).model_copy(update={"dataset": absolute(config.dataset), **paths})
+    device = str(devices.find(config.device))
+    config = complete(config).model_copy(update={"dataset": absolute(config.dataset), "device": device, **paths})
     if config.schedule != EVERYONE:
         return config
     return config.model_copy(update={"schedule": str(len(open_data(config).client_names))})

@@ -113,8 +113,7 @@ class HyperDSH(pfeddsh.PFedDSH):
         if step == 1:
             fitted = embedding.fit([card.tensors for card in cards.values()], self.cards, self.task.seed)
             state.tensors |= {f"whitening/{name}": tensor for name, tensor in fitted.items()}
-        parts = ((name.partition("/"), tensor) for name, tensor in state.tensors.items())
-        whitening = {name: tensor for (kind, _, name), tensor in parts if kind == "whitening"}
+        whitening = state.under("whitening")
         for client, card in cards.items():
             state[f"e/{client}"] = embedding.embed(whitening, card.tensors)
             state.facts["joined"][str(client)] = step
@@ -177,7 +176,7 @@ class HyperDSH(pfeddsh.PFedDSH):
         return self.hyper.freeze_trunk and self.protection.protects
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
-        told = {name: tensor for name, tensor in state.tensors.items() if name.startswith("histogram/")}
+        told = {f"histogram/{client}": tensor for client, tensor in state.under("histogram").items()}
         super().close_step(state, reports)
         if self.hyper.replay == "paper":
             state.tensors |= told  # whose labels its images have
