@@ -37,8 +37,8 @@ __all__ = [
     "run",
 ]
 __version__ = version("pfeddsh")
-for folder in ("compare", "report"):  # now, or loading them later would put them in place of the functions below
-    import_module(f"pfeddsh.{folder}")
+import_module("pfeddsh.compare")  # now, or loading these later would put the folders in place of the functions below
+import_module("pfeddsh.report")
 
 
 def run(config: Config, out: str | Path) -> dict[str, Any]:
