@@ -140,7 +140,7 @@ def test_what_has_no_name_is_explained(made: Any, monkeypatch: pytest.MonkeyPatc
         registry.find(f"{__name__}:made")
 
 
-@pytest.mark.parametrize("method", ["fedavg", "pfeddsh-replay"])
+@pytest.mark.parametrize("method", ["fedavg", "pfeddsh"])
 def test_dropout_draws_the_same_in_every_engine(method: str, tmp_path: Path) -> None:
     few = {"model": dropout, "rounds_first": 2, "rounds_later": 1, "workers": 1}
     torch.manual_seed(1)

@@ -290,7 +290,7 @@ def test_whoever_edits_what_a_network_imports_meets_neither_its_states_nor_its_c
     found = []
     for edit in ("width = 1", "width = 2"):
         (folder / helper).write_text(edit)
-        for name in [name for name, module in sys.modules.items() if hasattr(module, "net")]:
+        for name in [name for name, module in list(sys.modules.items()) if hasattr(module, "net")]:
             sys.modules.pop(name)  # as in another process
         config = tiny("fedavg", model=spec)
         found.append({controls.path(config, "images", 1), *(stop.key for stop in stops(config, "images"))})
