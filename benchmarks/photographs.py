@@ -41,18 +41,18 @@ class Peak(threading.Thread):
 
     def run(self) -> None:
         while not self.over.wait(0.1):
-            self.most = max(self.most, sum(map(_memory, _family(os.getpid()))))
+            self.most = max(self.most, sum(map(memory, family(os.getpid()))))
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     found = [pid]
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in _words(children):
-            found += _family(int(child))
+            found += family(int(child))
     return found
 
 
-def _memory(pid: int) -> float:
+def memory(pid: int) -> float:
     words = _words(Path(f"/proc/{pid}/smaps_rollup"))
     return int(words[words.index("Pss:") + 1]) / 1e3 if "Pss:" in words else 0.0
 

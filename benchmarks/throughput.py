@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from photographs import family, memory
 from torch import nn
 
 from pfeddsh import Config
@@ -141,7 +142,7 @@ def main(name: str) -> None:
             for round in range(1 + turn * rounds, 1 + (turn + 1) * rounds):
                 federation._round(1, round)
             federated.append(sum(counter.samples) / (time.perf_counter() - began))
-        memory = _proportional(os.getpid()) + sum(_proportional(worker) for worker in _children())
+        megabytes = sum(map(memory, family(os.getpid())))  # with those that the forker has started
         engine.close()
     ratios = [a / b for a, b in zip(federated, ordinary, strict=True)]
     print(f"{name}, {'x'.join(map(str, case.shape))}")
@@ -149,19 +150,7 @@ def main(name: str) -> None:
     print(f"federation (FedAvg, pool)     {statistics.median(federated):8,.0f} samples/s")
     each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
     print(f"ratio, median of {TURNS} turns      {statistics.median(ratios):8.2f}   (each: {each})")
-    print(f"memory with {cores} workers         {memory:8,.0f} MB (sum of proportional set sizes)")
-
-
-def _children() -> list[int]:
-    """The worker processes; Linux lists them under the thread that started them."""
-    tasks = Path("/proc/self/task").iterdir()
-    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-
-
-def _proportional(pid: int) -> float:
-    """Proportional set size of a process in MB: shared pages count in equal parts."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1e3
+    print(f"memory with {cores} workers         {megabytes:8,.0f} MB (sum of proportional set sizes)")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def serve(handle: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with socket.socket(fileno=handle) as pipe, pipe.makefile() as lines:
         sys.argv = ["pfeddsh", *json.loads(lines.readline())]
-        forker.branch(handle)
+        forker.fork_own_forker(handle)
         try:
             main()
             code = 0

@@ -15,6 +15,7 @@ from conftest import TINY, comparable, tiny
 from typer.testing import CliRunner
 
 from pfeddsh.cli import app
+from pfeddsh.compare import scheduler
 from pfeddsh.compare.cache import StepCache
 from pfeddsh.compare.job import Job
 from pfeddsh.compare.keys import stops
@@ -264,7 +265,7 @@ def played(tmp_path, methods, slots, fails=""):
 
 
 def test_runs_that_share_a_step_do_not_start_together(tmp_path, monkeypatch):
-    monkeypatch.setattr("pfeddsh.compare.scheduler.INTERVAL", 0)
+    monkeypatch.setattr(scheduler, "INTERVAL", 0)
     engine, codes, _ = played(tmp_path, ["fedavg", "fedper"], slots=4)
     assert engine.started == ["fedavg 6+2x2", "fedper 6+2x2", "fedavg 6+4", "fedper 6+4"]
     assert engine.most == 4, "they do as soon as the state is there"
@@ -272,13 +273,13 @@ def test_runs_that_share_a_step_do_not_start_together(tmp_path, monkeypatch):
 
 
 def test_when_tasks_are_fewer_than_slots_each_gets_several(tmp_path, monkeypatch):
-    monkeypatch.setattr("pfeddsh.compare.scheduler.INTERVAL", 0)
+    monkeypatch.setattr(scheduler, "INTERVAL", 0)
     _, _, workers = played(tmp_path, ["fedavg"], slots=2)
     assert workers == {"fedavg 6+2x2": 2, "fedavg 6+4": 1}
 
 
 def test_whoever_waited_for_a_run_that_failed_goes_on_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr("pfeddsh.compare.scheduler.INTERVAL", 0)
+    monkeypatch.setattr(scheduler, "INTERVAL", 0)
     engine, codes, _ = played(tmp_path, ["fedavg"], slots=2, fails="fedavg 6+2x2")
     assert engine.most == 1
     assert codes == {"fedavg 6+2x2": 2, "fedavg 6+4": 0}

@@ -1,6 +1,7 @@
 """Plans: what is compared, which states runs have in common, and what is wrong with a plan that cannot be made."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,6 @@ def test_estimates_outlive_seeds_but_not_other_settings():
 
 def test_the_code_is_part_of_the_key(monkeypatch):
     before = keys()
-    monkeypatch.setattr("pfeddsh.compare.keys.code", lambda: "edited")
+    monkeypatch.setattr(sys.modules[stops.__module__], "code", lambda: "edited")
     assert shared(before, keys()) == 0
     assert code() == code()

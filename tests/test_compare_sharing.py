@@ -7,7 +7,7 @@ import shutil
 import pytest
 from conftest import TINY, assert_same_bits, comparable, events, tiny
 
-from pfeddsh.compare import process
+from pfeddsh.compare import cache, process
 from pfeddsh.compare.cache import StepCache, open_cache, parse_size
 from pfeddsh.compare.keys import stops
 from pfeddsh.compare.plan import PlannedRun, make
@@ -121,7 +121,7 @@ def test_a_cache_that_cannot_be_written_is_a_missed_saving_and_is_said(tmp_path,
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pfeddsh.compare.cache.link", full)
+    monkeypatch.setattr(cache, "link", full)
     with pytest.warns(UserWarning, match="state not shared.*No space left"):
         found = conduct(tmp_path / "out", ["fedavg"], ["4+2", "4+1+1"])
     assert len(found) == 2

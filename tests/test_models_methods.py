@@ -81,6 +81,16 @@ def test_every_method_runs_or_says_why_not(method: str, model: str, shape: tuple
         assert tensor.isfinite().all(), name
 
 
+@pytest.mark.parametrize("model", ["resnet20", "resnet18"])
+def test_larger_networks_train(model: str, data: Any, tmp_path: Path) -> None:
+    data((3, 8, 8))
+    one = {"schedule": "2", "rounds_first": 1, "sample_fraction": 0.5, "lr": 0.001}
+    results = run(config("fedavg", model=model, **one), tmp_path / "run")
+    assert None not in results["acc"][-1] and results["refused"]["uploads"] == 0
+    tensors = final_tensors(tmp_path / "run")
+    assert not torch.equal(tensors["state:theta"], Workbench(config("fedavg", model=model, **one)).task.theta0)
+
+
 @pytest.mark.parametrize("method", ["pfeddsh", "pfeddsh-hyper", "pfeddsh-hyper-snapshot"])
 @pytest.mark.parametrize("personal", ["all", "head", "norm+head", "dense"])
 def test_deviations_lie_on_the_chosen_part(method: str, personal: str, data: Any, tmp_path: Path) -> None:
@@ -134,10 +144,6 @@ def _npz(folder: Path) -> Path:
     return path
 
 
-DEVICE = (
-    "fedavg", "fedper", "fedrep", "ditto", "fedselect", "fedclass", "fedweit", "pfedhn", "pefll", "pfeddsh",
-    "pfeddsh-replay", "pfeddsh-hyper", "pfeddsh-hyper-gate",
-)  # fmt: skip
 FACTORIES = {torch.zeros, torch.ones, torch.empty, torch.full, torch.arange, torch.eye, torch.tensor, torch.linspace}
 
 
@@ -151,8 +157,12 @@ class NoBareFactories(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-@pytest.mark.parametrize("model", ["lenet", "convnet"])
-@pytest.mark.parametrize("method", DEVICE)
+ONE_OF_EACH = {entry.method: name for name, entry in reversed(registry.METHODS.items())}.values()
+
+
+@pytest.mark.parametrize(
+    ("method", "model"), [(name, "lenet") for name in registry.METHODS] + [(name, "convnet") for name in ONE_OF_EACH]
+)
 def test_clients_make_tensors_from_tensors_alone(method: str, model: str, data: Any, monkeypatch: Any, tmp_path: Path):
     """So that local work, evaluation and replay need nothing but data and records on the device to run there."""
     data((3, 32, 32))

@@ -3,17 +3,18 @@
 import math
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import tiny
+from conftest import assert_same_bits, final_tensors, tiny
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pfeddsh.errors import UserError
-from pfeddsh.federation.run import run
+from pfeddsh.federation.run import resume, run
 from pfeddsh.methods.task import Task
 from pfeddsh.models import registry
 from pfeddsh.models.base import split_statistics
@@ -57,8 +58,19 @@ def softmax(classes: int, shape: tuple[int, int, int]) -> nn.Module:
     return nn.Sequential(net(classes, shape), nn.Softmax(1))
 
 
+class Noise(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x)
+
+
 def random(classes: int, shape: tuple[int, int, int]) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(math.prod(shape), classes))
+    return nn.Sequential(Noise(), net(classes, shape))
+
+
+def dropout(classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    first = nn.Sequential(nn.Conv2d(shape[0], 6, 3), nn.BatchNorm2d(6), nn.Dropout2d(0.3), nn.Flatten())
+    dense = nn.Linear(6 * (shape[1] - 2) * (shape[2] - 2), 20)
+    return nn.Sequential(first, nn.Sequential(dense, nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, classes)))
 
 
 def no_bias(classes: int, shape: tuple[int, int, int]) -> nn.Module:
@@ -87,7 +99,7 @@ WRONG = {
     many: r"gives 11 numbers, not 10",
     other_input: r"cannot read images of shape \(2, 1, 8, 8\)",
     softmax: "return plain logits",
-    random: "dropout",
+    random: "draws at random in evaluation mode",
     no_bias: "no bias",
     convolutional: "no linear layer",
     twice: "does not run once",
@@ -119,10 +131,59 @@ def test_lambdas_have_no_name_others_could_find_them_by() -> None:
         tiny("fedavg", model=lambda classes, shape: net(classes, shape))
 
 
-def test_what_others_send_is_a_name_only() -> None:
-    registry.create("resnet8", 10, SHAPE, named_only=True)
-    with pytest.raises(UserError, match="code by reference"):
-        registry.create("os:system", 10, SHAPE, named_only=True)
+@pytest.mark.parametrize("made", [partial(net, width=3), net(10, SHAPE)], ids=["partial", "instance"])
+def test_what_has_no_name_is_explained(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"no name .* def network\(classes, shape\): return"):
+        tiny("fedavg", model=made)
+    monkeypatch.setattr(sys.modules[__name__], "made", made, raising=False)
+    with pytest.raises(UserError, match=r"expected a function or class .* def network\(classes, shape\): return"):
+        registry.find(f"{__name__}:made")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "pfeddsh"])
+def test_dropout_draws_the_same_in_every_engine(method: str, tmp_path: Path) -> None:
+    few = {"model": dropout, "rounds_first": 2, "rounds_later": 1, "workers": 1}
+    torch.manual_seed(1)
+    serial = run(tiny(method, **few), tmp_path / "serial")
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny(method, **few), tmp_path / "stopped", [Interrupt()])
+    assert torch.equal(torch.get_rng_state(), state), "the user's own generator is left alone"
+    assert resume(tmp_path / "stopped")["acc"] == serial["acc"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PFEDDSH_CACHE", str(tmp_path / "cache"))  # controls of its own
+        pool = run(tiny(method, **few, engine="pool"), tmp_path / "pool")
+    assert pool["acc"] == serial["acc"] and pool["local"] == serial["local"]
+    for other in ("pool", "stopped"):
+        assert_same_bits(final_tensors(tmp_path / "serial"), final_tensors(tmp_path / other))
+
+
+class Interrupt:
+    """Ctrl-C in the second round."""
+
+    def event(self, kind: str, facts: dict[str, Any]) -> None:
+        if kind == "round" and facts["round"] == 1:
+            raise KeyboardInterrupt
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    model = registry.create(f"{__name__}:dropout", 10, (1, 8, 8))
+    theta, images = model.init(torch.Generator().manual_seed(0)), torch.randn(40, 1, 8, 8)
+    trainer, forward = model.trainer(), lambda: model.forward(theta, images)
+    assert not torch.equal(trainer.forward(theta, images), trainer.forward(theta, images))
+    assert torch.equal(forward(), forward())
+    assert torch.equal(model.calibrate(theta, images), model.calibrate(theta, images))
+    features = model.features(theta, images)
+    assert torch.equal(model.classify(theta, features), model.classify(theta, features))
+    torch.testing.assert_close(model.classify(theta, features), forward())
+
+
+def test_what_others_send_is_a_name_or_allowed() -> None:
+    registry.create("resnet8", 10, SHAPE, allowed=())
+    registry.create(f"{__name__}:net", 10, SHAPE, allowed=[f"{__name__}:net"])
+    with pytest.raises(UserError, match="code by reference; if you trust it, join with --allow os:system"):
+        registry.create("os:system", 10, SHAPE, allowed=[f"{__name__}:net"])
 
 
 def test_a_module_with_oddities() -> None:

@@ -17,9 +17,13 @@ from pfeddsh import plugins
 from pfeddsh.compare.keys import stops
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import run
+from pfeddsh.live.site.export import export
+from pfeddsh.live.site.join import SiteConfig
+from pfeddsh.live.site.model import read_model
 from pfeddsh.methods import registry
+from pfeddsh.storage import controls
 
-README = Path(__file__).parents[1] / "README.md"
+README, EXAMPLE = (Path(__file__).parents[1] / name for name in ("README.md", "examples/own.py"))
 SMALL = ["--schedule", "4+2", "--set", "rounds_first=3", "--set", "rounds_later=2", "--set", "sample_fraction=0.5"]
 NAME = "mymethod:FedPer"
 
@@ -32,7 +36,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
-    for name in ("mymethod", "broken", "helped", "offering"):
+    for name in ("mymethod", "broken", "helped", "offering", "net"):
         sys.modules.pop(name, None)
 
 
@@ -85,25 +89,40 @@ def test_a_file_in_another_folder_runs_on_a_pool(folder):
     assert results["acc"]
 
 
-def test_sites_run_it_if_they_allow_it(folder):
-    paths = shards(folder / "data", 3)
-    federation(folder / "server", method=NAME, options={}, steps=1)
+OWN_NETWORK = {"model": "net.py:net", "shape": (3, 32, 32)}
+
+
+def test_sites_run_methods_and_networks_that_they_allow(folder):
+    (folder / "net.py").write_text(NETWORK)
+    paths, allowed = shards(folder / "data", 3), (NAME, "net.py:net")
+    federation(folder / "server", method=NAME, options={}, steps=1, **OWN_NETWORK)
     network = FakeNetwork()
     sites = [network.add(k, folder / f"site-{k}", paths[k]) for k in range(3)]
     for site in sites:
-        site.allowed = (NAME,)
+        site.allowed = allowed
     run_in_process(folder / "server", network)
     assert json.loads((folder / "server" / "results.json").read_text())["acc"]
+    with pytest.raises(UserError, match=r"join with --allow net\.py:net"):
+        read_model(sites[0].home)
+    SiteConfig(name="site-0", data=str(paths[0]), allow=allowed).save(sites[0].home)
+    assert read_model(sites[0].home).network.size == 3 * 32 * 32 * 10 + 10
+    export(sites[0].home, folder / "out")
+    assert (folder / "out" / "network.py").read_text() == NETWORK
 
 
-def test_a_site_imports_nothing_that_it_was_not_told_to_allow(folder):
+@pytest.mark.parametrize(
+    ("module", "settings"),
+    [("mymethod", {"method": NAME}), ("net", {"method": "fedavg", **OWN_NETWORK, "model": "net:net"})],
+)
+def test_a_site_imports_nothing_that_it_was_not_told_to_allow(folder, module, settings):
+    (folder / "net.py").write_text(NETWORK)
     paths = shards(folder / "data", 1)
     site = FakeNetwork().add(0, folder / "site", paths[0])
-    settings = federation(folder / "server", method=NAME, options={}).for_sites()
-    sys.modules.pop("mymethod")
-    with pytest.raises(UserError, match="join with --allow mymethod:FedPer"):
-        site._adopt(settings)
-    assert "mymethod" not in sys.modules
+    told = federation(folder / "server", options={}, **settings).for_sites()
+    sys.modules.pop(module, None)
+    with pytest.raises(UserError, match=f"join with --allow {module}:"):
+        site._adopt(told)
+    assert module not in sys.modules
 
 
 TINY = {"schedule": "4", "rounds_first": 1, "sample_fraction": 0.5, "workers": 1}
@@ -146,8 +165,10 @@ def test_a_class_of_a_notebook_needs_the_serial_engine(monkeypatch):
     made = type("Mine", (registry.find("fedper").method,), {"__module__": "__main__"})
     monkeypatch.setattr(sys.modules["__main__"], "Mine", made, raising=False)
     assert pfeddsh.Config(method=made, engine="serial").method == "__main__:Mine"
-    with pytest.raises(UserError, match=r"name it mine:Mine, or use engine='serial'"):
+    with pytest.raises(UserError, match=r"%%writefile mine.py .* name it mine:Mine, or use engine='serial'"):
         pfeddsh.Config(method=made)
+    with pytest.raises(UserError, match=r"%%writefile mine.py .* name it mine:Mine$"):
+        pfeddsh.compare({"methods": [made], "set": {"engine": "serial"}}, "out")
 
 
 def test_in_python_a_class_stands_for_its_name(folder):
@@ -187,27 +208,104 @@ def test_a_bad_name_is_explained_before_anything_is_written(folder, name):
         tiny(name)
 
 
-def test_an_installed_package_offers_methods(folder, monkeypatch):
+@pytest.fixture
+def offer(folder, monkeypatch):
+    """Install a package in the user's folder that has these entry points."""
+
+    def install(entry_points):
+        about = folder / "offering-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(entry_points)
+        monkeypatch.syspath_prepend(folder)
+
+    return install
+
+
+def test_an_installed_package_offers_methods(folder, offer):
     (folder / "mymethod.py").rename(folder / "offering.py")
-    about = folder / "offering-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(
-        "[pfeddsh.methods]\nfedper-theirs = offering:FedPer\nfedavg = offering:No\n"
-    )
-    monkeypatch.syspath_prepend(folder)
+    offer("[pfeddsh.methods]\nfedper-theirs = offering:FedPer\nfedavg = offering:No\n")
     assert "fedper-theirs" in command("methods")
     assert registry.find("fedavg").method.__module__ == "pfeddsh.methods.fedavg"
     results = run(tiny("fedper-theirs", engine="pool", rounds_first=2, schedule="4"), folder / "run")
     assert results["method"] == "fedper-theirs"
 
 
+def test_an_installed_package_offers_networks(folder, offer):
+    (folder / "net.py").write_text(NETWORK)
+    offer("[pfeddsh.models]\ntheirs = net:net\nbroken = nowhere:net\nlenet = nowhere:net\n")
+    listed = command("models")
+    assert "theirs" in listed and "there is no module nowhere" in listed and "resnet8" in listed
+    results = run(tiny("fedavg", model="theirs", engine="pool", rounds_first=2, schedule="4"), folder / "run")
+    assert results["protocol"]["model"] == "theirs"
+    small = {"rounds_first": 2, "model": "theirs", "sample_fraction": 0.4}
+    found = pfeddsh.compare({"methods": ["fedavg"], "schedules": ["4"], "set": small}, folder / "out", jobs=1)
+    assert found["digits-fedavg-4-seed0"]["acc"] == results["acc"]
+
+
+def test_a_comparison_from_python_is_that_of_the_command_line(folder):
+    """The same names, keys and states: here the second computes nothing that the first has done."""
+    (folder / "net.py").write_text(NETWORK)
+    made, net = (plugins.load("part", name) for name in (NAME, "net:net"))
+    small = {"rounds_first": 2, "rounds_later": 1, "sample_fraction": 0.5}
+    plan = {"methods": ["fedper", made], "schedules": ["4+2"], "set": {**small, "model": net}}
+    first = pfeddsh.compare(plan, folder / "out", jobs=2)
+    assert list(first) == ["digits-fedper-4+2-seed0", "digits-mymethod.FedPer-4+2-seed0"]
+    assert (
+        len({json.dumps(found["acc"]) for found in first.values()}) == 1 and (folder / "out" / "report.html").exists()
+    )
+    settings = ["--set", "rounds_first=2", "--set", "rounds_later=1", *SMALL[-2:], "--set", "model=net:net"]
+    told = command("compare", "--methods", f"fedper,{NAME}", "--schedules", "4+2", *settings, "--out", "b", "--dry-run")
+    assert "0 batches to compute" in told and "time: 0:00:00" in told, "all of it is shared"
+    (folder / "plan.toml").write_text((folder / "out" / "compare.toml").read_text())
+    assert pfeddsh.compare(folder / "plan.toml", folder / "out") == first
+
+
+def test_a_comparison_from_python_says_what_failed(folder):
+    trap = "import sys\nif 'forker' in sys.argv[0]:\n    raise RuntimeError('no licence')\n"
+    (folder / "mymethod.py").write_text(trap + (folder / "mymethod.py").read_text())
+    with pytest.raises(UserError, match=r"digits-mymethod.FedPer-4-seed0 failed.*no licence.*; its log is .*txt"):
+        pfeddsh.compare({"methods": [NAME], "schedules": ["4"], "set": {"rounds_first": 1}}, folder / "out")
+    with pytest.raises(UserError, match="unknown"):
+        pfeddsh.compare({"method": ["fedavg"]}, folder / "other")
+
+
 def test_whoever_edits_a_method_does_not_meet_its_old_states(folder):
     before = stops(tiny(NAME), "images")
     (folder / "helper.py").write_text("")
+    assert stops(tiny(NAME), "images") == before, "what runs is what was imported"
+    sys.modules.pop("mymethod")
     after = stops(tiny(NAME), "images")
     assert not {stop.key for stop in before} & {stop.key for stop in after}
     assert [stop.like for stop in before] == [stop.like for stop in after]
+
+
+@pytest.mark.parametrize("helper", ["helper.py", "parts/__init__.py", "parts/deep/layers.py"])
+@pytest.mark.parametrize("spec", ["net:net", "net.py:net", "their-net"])
+def test_whoever_edits_what_a_network_imports_meets_neither_its_states_nor_its_controls(folder, offer, spec, helper):
+    (folder / "net.py").write_text(NETWORK)
+    (folder / "parts" / "deep").mkdir(parents=True)
+    (folder / "parts" / "__init__.py").touch()
+    offer("[pfeddsh.models]\ntheir-net = net:net\n")
+    found = []
+    for edit in ("width = 1", "width = 2"):
+        (folder / helper).write_text(edit)
+        for name in [name for name, module in list(sys.modules.items()) if hasattr(module, "net")]:
+            sys.modules.pop(name)  # as in another process
+        config = tiny("fedavg", model=spec)
+        found.append({controls.path(config, "images", 1), *(stop.key for stop in stops(config, "images"))})
+    assert not found[0] & found[1]
+
+
+def test_what_a_notebook_defines_shares_nothing(monkeypatch):
+    def net(classes, shape):
+        return None
+
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    monkeypatch.setattr(net, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "net", net, raising=False)
+    config = tiny("fedavg", model="__main__:net")
+    assert controls.path(config, "images", 1) != controls.path(config, "images", 1)
 
 
 def test_a_report_does_not_import_what_a_run_names(folder):
@@ -215,3 +313,12 @@ def test_a_report_does_not_import_what_a_run_names(folder):
     sys.modules.pop("mymethod")
     (folder / "mymethod.py").write_text("1 / 0")
     assert "mymethod:FedPer" in command("report", "run", "--out", "page.html") + (folder / "page.html").read_text()
+
+
+def test_the_example_with_a_network_and_a_method_of_its_own_runs(folder):
+    done = subprocess.run([sys.executable, EXAMPLE, "out"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = dict(line.split(": ") for line in done.stdout.splitlines())
+    first, shipped, own = told
+    assert (first, shipped) == ("on the pool", "digits-fedavg-6+2-seed0") and "HalfWay" in own
+    assert told[first] == told[own]

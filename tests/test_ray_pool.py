@@ -1,6 +1,7 @@
 """A single run on Ray, with method and network of one's own: the bits of one process, also when a worker is lost."""
 
 import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from pfeddsh.errors import UserError
 from pfeddsh.federation import engines, ray_pool
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread, run
-from pfeddsh.federation.workbench import Workbench
+from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.federation.workers import pack, read
 from pfeddsh.storage.checkpoint import Checkpoints
 
@@ -79,3 +80,35 @@ def test_without_ray_it_says_what_to_install(images, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install 'pfeddsh\[ray\]'"):
         run(tiny("fedper", dataset=str(images), engine="ray"), tmp_path / "run")
+
+
+def test_actors_ask_for_their_part_of_the_gpus(monkeypatch):
+    """A stand-in for Ray: here is no GPU."""
+    asked = []
+
+    class Ray(ModuleType):
+        put, is_initialized = staticmethod(lambda data: data), staticmethod(lambda: True)
+        cluster_resources = staticmethod(lambda: {"CPU": 4.0, "GPU": 1.0})
+
+    class Asked:
+        def __init__(self, ray, config, data, gpus=0):
+            asked.append((config.device, gpus))
+
+        def run(self, call):
+            raise UserError("no matter")
+
+        def close(self):
+            pass
+
+    monkeypatch.setitem(sys.modules, "ray", Ray("ray"))
+    monkeypatch.setattr(ray_pool, "RayWorker", Asked)
+    bench = Workbench(tiny("fedavg"))
+    for device in ("cuda:1", "cpu"):
+        pool = ray_pool.RayPool(tiny("fedavg", device=device, workers=2), bench.dataset)
+        with pytest.raises(UserError, match="no matter"):
+            pool.submit(Call("local", bench.visit(1, 0, 0))).result()
+        pool.close()
+    assert asked == [("cuda", 0.5), ("cpu", 0.0)]
+    monkeypatch.setattr(Ray, "cluster_resources", staticmethod(lambda: {"CPU": 4.0}))
+    with pytest.raises(UserError, match="the Ray cluster has no GPU"):
+        ray_pool.RayPool(tiny("fedavg", device="cuda"), bench.dataset)

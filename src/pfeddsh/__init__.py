@@ -4,10 +4,12 @@
     results = pfeddsh.run(pfeddsh.Config(dataset="digits", method="fedper"), "runs/first")
     print(results["pa"], results["ri"])
 
-This module is the public interface: runs (`Config`, `run`, `resume`, `report`), data (`load`, `Dataset`), and what a
-method of one's own is made of (`Method`, `Message`, `Memory`, `State`). A mistake of the user raises `UserError`.
+This module is the public interface: runs (`Config`, `run`, `resume`, `compare`, `report`), data (`load`, `Dataset`),
+and what a method of one's own is made of (`Method`, `Message`, `Memory`, `State`). A mistake of the user raises
+`UserError`.
 """
 
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -28,13 +30,15 @@ __all__ = [
     "State",
     "UserError",
     "__version__",
+    "compare",
     "load",
     "report",
     "resume",
     "run",
 ]
 __version__ = version("pfeddsh")
-import_module("pfeddsh.report")  # now, or loading it later would put the folder in place of the function below
+import_module("pfeddsh.compare")  # now, or loading these later would put the folders in place of the functions below
+import_module("pfeddsh.report")
 
 
 def run(config: Config, out: str | Path) -> dict[str, Any]:
@@ -55,6 +59,21 @@ def resume(out: str | Path) -> dict[str, Any]:
     results = again(Path(out))
     beside(Path(out))
     return results
+
+
+def compare(plan: Mapping[str, Any] | str | Path, out: str | Path, jobs: int = 0) -> dict[str, dict[str, Any]]:
+    """Run a plan of `pfeddsh compare`, its file or what would stand there, into a folder; results by the runs' names.
+
+    Runs share every step they have in common. What was interrupted continues when the same plan is given again.
+    """
+    from pfeddsh.compare.cache import parse_size
+    from pfeddsh.compare.cli import LIMIT
+    from pfeddsh.compare.comparison import compare as start
+    from pfeddsh.compare.plan import make
+    from pfeddsh.values import read
+
+    content = dict(plan) if isinstance(plan, Mapping) else read(Path(plan))
+    return start(make(content), Path(out), jobs, parse_size(LIMIT))
 
 
 def report(*places: str | Path, out: str | Path = "report.html") -> Path:

@@ -168,8 +168,8 @@ class Config(BaseModel):
         if self.evidence == "held-out" and self.hold_out == 0:
             raise UserError("evidence = held-out: no images are set aside; say how many, for instance hold_out = 0.1")
         if self.engine != "serial":
-            plugins.importable_elsewhere(self.method)
-            plugins.importable_elsewhere(self.model)
+            for part in (self.method, self.model):
+                plugins.importable_elsewhere(part, ", or use engine='serial'")
         return self
 
     def plan(self) -> Schedule:

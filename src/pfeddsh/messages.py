@@ -31,6 +31,11 @@ class Record:
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
 
+    def under(self, kind: str) -> dict[str, Tensor]:
+        """The tensors `kind/name`, by name: those of single clients, or of a part."""
+        found = ((parted(name), tensor) for name, tensor in self.tensors.items())
+        return {rest: tensor for (own, rest), tensor in found if rest and own == kind}
+
     @property
     def nbytes(self) -> int:
         """Payload of the tensors; facts are a few bytes and not counted."""
@@ -140,6 +145,12 @@ def withheld(message: Message) -> set[str]:
     return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
 
 
+def parted(key: str) -> tuple[str, str]:
+    """The kind of a key such as `memory/3`, and whose it is; nothing if it is nobody's."""
+    kind, _, whose = key.partition("/")
+    return kind, whose
+
+
 Parts = dict[str, Record]  # what one file holds: records by name, such as `state` or, for a client's own, `memory/3`
 
 
@@ -150,8 +161,8 @@ def per_client(name: str, records: Mapping[int, Record]) -> Parts:
 
 def by_client(parts: Mapping[str, Record], name: str) -> dict[int, Record]:
     """What `per_client` has put there under this name."""
-    found = ((key.partition("/"), part) for key, part in parts.items())
-    return {int(client): part for (kind, slash, client), part in found if slash and kind == name}
+    found = ((parted(key), part) for key, part in parts.items())
+    return {int(client): part for (kind, client), part in found if client and kind == name}
 
 
 def bundle(parts: Mapping[str, Record]) -> Record:

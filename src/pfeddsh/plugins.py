@@ -1,7 +1,7 @@
 """Parts of one's own, by name: `package.module:name`, `file.py:name`, or an entry point of an installed package.
 
 Every process that needs such a part imports it by that name, so it must live in a module or a script. One that is
-defined in a notebook exists in that process alone.
+defined in a notebook exists in that process alone, until a cell with `%%writefile` has put it into a file.
 """
 
 import hashlib
@@ -12,17 +12,20 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from secrets import token_hex
 from types import ModuleType
 from typing import Any
 
 from pfeddsh.errors import UserError, unknown
 
 MAIN = "__main__"
-ADVICE = "move it to a file of its own, such as mine.py, and name it mine:{name}"
+KNOWN = frozenset({"pfeddsh", "torch"})  # packages whose code counts by other means
+ADVICE = "write it to a file, with %%writefile mine.py as the first line of its cell, and name it mine:{name}"
 
 
 def is_reference(name: str) -> bool:
@@ -36,7 +39,10 @@ def file_name(name: str) -> str:
 
 def reference(part: Any) -> str:
     """The name under which other processes find this class or function; a script's is found by the script's file."""
-    name = getattr(part, "__qualname__", "<unnamed>")
+    name = getattr(part, "__qualname__", None)
+    if name is None:
+        how = "write a function at the top of a module instead: def network(classes, shape): return ..."
+        raise UserError(f"a {type(part).__name__} has no name by which other processes could find it; {how}")
     if "<" in name:
         raise UserError(f"{name} cannot be found by its name; define it at the top of a module, as a function or class")
     script = _script() if part.__module__ == MAIN else None
@@ -49,12 +55,12 @@ def _script() -> Path | None:
     return None if file is None else Path(file).resolve()
 
 
-def importable_elsewhere(name: str) -> None:
-    """Raise unless processes other than this one can import the part."""
+def importable_elsewhere(name: str, otherwise: str = "") -> None:
+    """Raise unless processes other than this one can import the part; `otherwise` is what else one could do."""
     module, _, attribute = name.rpartition(":")
     if module == MAIN:
         where = "the notebook or session that is running, which other processes cannot import"
-        raise UserError(f"{attribute} is of {where}; {ADVICE.format(name=attribute)}, or use engine='serial'")
+        raise UserError(f"{attribute} is of {where}; {ADVICE.format(name=attribute)}{otherwise}")
 
 
 def load(kind: str, name: str) -> Any:
@@ -69,7 +75,7 @@ def load(kind: str, name: str) -> Any:
     if file and not Path(module).is_file():
         raise UserError(f"{kind} {name}: there is no file {Path(module).absolute()}")
     with _importing(kind, name, module):
-        found: Any = _import_file(Path(module).resolve()) if file else import_module(module)
+        found: Any = _module(name)
     for part in attribute.split("."):
         if not hasattr(found, part):
             if module == MAIN:
@@ -79,6 +85,12 @@ def load(kind: str, name: str) -> Any:
             raise UserError(f"{kind} {name}: {unknown('name', part, public)} (in {module})")
         found = getattr(found, part)
     return found
+
+
+def _module(name: str) -> ModuleType:
+    """The module that a reference names."""
+    module = name.rpartition(":")[0]
+    return _import_file(Path(module).resolve()) if module.endswith(".py") else import_module(module)
 
 
 _files: list[Path] = []  # that are being imported now
@@ -149,15 +161,29 @@ def python_path() -> str:
     return os.pathsep.join(str(place) for place in places if not any(place.is_relative_to(path) for path in own))
 
 
-def source(part: Any) -> str:
-    """A digest of the code around a class or function: its whole package, or every module in its folder."""
-    module = sys.modules[part.__module__]
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return ""
-    package = part.__module__.partition(".")[0]
-    top = getattr(sys.modules.get(package), "__path__", None)
-    files = [path for folder in top for path in Path(folder).rglob("*.py")] if top else Path(file).parent.glob("*.py")
+def foreign_code(part: Any, name: str = "") -> list[str]:
+    """Digests of the code around a function or class, its bases and the module of this reference to it, if not ours.
+
+    Whoever edits it must not meet what its old form has left. What a notebook defines may change at any moment, so its
+    digest is another one each time: nothing is shared.
+    """
+    parts = part.__mro__ if isinstance(part, type) else (part,)
+    modules = [sys.modules[own.__module__] for own in parts] + ([_module(name)] if name else [])
+    known = KNOWN | sys.stdlib_module_names
+    others = [module for module in dict.fromkeys(modules) if module.__name__.partition(".")[0] not in known]
+    return [_around(module) if getattr(module, "__file__", None) else token_hex() for module in others]
+
+
+@cache
+def _around(module: ModuleType) -> str:
+    """A digest of its whole package; or of every module in its folder, and of the packages beside it.
+
+    It is taken once, as the code is imported once: what is edited later is not what runs.
+    """
+    top = getattr(sys.modules.get(module.__name__.partition(".")[0]), "__path__", None)
+    here = Path(str(module.__file__)).parent
+    folders = [Path(folder) for folder in top] if top else [path.parent for path in here.glob("*/__init__.py")]
+    files = {path for folder in folders for path in folder.rglob("*.py")} | (set() if top else set(here.glob("*.py")))
     sha = hashlib.sha256()
     for path in sorted(files):
         sha.update(f"{path.name}\n".encode() + path.read_bytes())

@@ -41,7 +41,11 @@ def models(
     shape = shape or registry.fixed_shape(registry.DEFAULT)
     view = Table(Column("model", no_wrap=True), "weights", "what it is")
     for name in registry.names():
-        summary = (registry.find(name).__doc__ or "").strip().partition("\n")[0]
+        try:
+            summary = (registry.find(name).__doc__ or "").strip().partition("\n")[0]
+        except UserError as error:  # of an installed package that is broken
+            view.add_row(name, "", escape(str(error)))
+            continue
         try:
             size = f"{registry.create(name, classes, shape).size:,}"
         except UserError:

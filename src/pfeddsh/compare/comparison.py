@@ -1,9 +1,12 @@
 """A comparison from its plan to its table: the folder, the lock, the tasks, and what the user is told."""
 
+import os
+import shlex
 import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -18,8 +21,9 @@ from pfeddsh.compare.tasks import ProcessTask, fingerprints, tasks
 from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import settled
+from pfeddsh.plugins import not_while_importing
 from pfeddsh.report.build import beside
-from pfeddsh.storage.files import locked, make_folder, write_text
+from pfeddsh.storage.files import locked, make_folder, writable, write_text
 from pfeddsh.values import read
 
 TAIL = 12  # lines of a failed run's log
@@ -118,6 +122,25 @@ class Comparison:
             finally:
                 where.close()
         return failed
+
+
+def compare(plan: Plan, out: Path, jobs: int, limit: int) -> dict[str, dict[str, Any]]:
+    """A comparison from Python; the results of every run, by its name."""
+    not_while_importing()
+    writable(out)
+    go_on = shlex.join(["pfeddsh", "compare", "--out", str(out)])
+    comparison = Comparison(plan, out.absolute(), jobs or os.cpu_count() or 1, limit, command=go_on)
+    try:
+        failed = comparison.compute("local", Console(stderr=True), quiet=True)
+    except typer.Exit:
+        raise KeyboardInterrupt from None
+    if failed:
+        why = next(iter(deque(_lines(failed[0]), 1)), "it said nothing").removeprefix("error: ")
+        others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise UserError(f"{failed[0].name} failed{others}: {why}; its log is {failed[0].job.log}")
+    comparison.page()
+    found = {run.name: summary.results(comparison.out / run.name) for run in comparison.runs}
+    return {name: results for name, results in found.items() if results is not None}
 
 
 def _engine(name: str, slots: int) -> Machines:

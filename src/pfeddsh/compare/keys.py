@@ -17,15 +17,15 @@ from typing import Any
 
 import torch
 
-import pfeddsh
 from pfeddsh import devices
 from pfeddsh.config import Config
 from pfeddsh.methods import registry
 from pfeddsh.models import registry as networks
-from pfeddsh.plugins import source
+from pfeddsh.plugins import foreign_code
 from pfeddsh.storage.checkpoint import Moment
 from pfeddsh.storage.controls import relevant
 
+ROOT = Path(__file__).parents[1]
 # What a state cannot depend on, in the code and, but for what `_stop` names itself, in the configuration.
 FRONT = (
     "__init__.py",
@@ -77,13 +77,8 @@ def _stop(config: Config, fingerprint: str, moment: Moment, rounds: int) -> Stop
         networks.identity(config.model, config.init), devices.find(config.device).type,
         method.__module__, method.__qualname__, config.options if closed else method.first_rounds(config.options),
     ]  # fmt: skip
-    return Stop(moment, rounds, _hash([*depends, config.seed, code(), _foreign(method)]), _hash(depends))
-
-
-def _foreign(method: type) -> list[str]:
-    """Digests of the user's own code in a method."""
-    packages = {base: base.__module__.partition(".")[0] for base in method.__mro__}
-    return [source(base) for base, package in packages.items() if package not in ("pfeddsh", "builtins")]
+    own = [code(), foreign_code(method), networks.code(config.model)]
+    return Stop(moment, rounds, _hash([*depends, config.seed, *own]), _hash(depends))
 
 
 def _hash(content: Sequence[Any]) -> str:
@@ -93,9 +88,8 @@ def _hash(content: Sequence[Any]) -> str:
 @cache
 def code() -> str:
     """A digest of the code that computes states: whoever edits a method must not meet its old states again."""
-    root = Path(pfeddsh.__file__).parent
-    sources = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in FRONT]
+    sources = [path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).parts[0] not in FRONT]
     sha = hashlib.sha256(torch.__version__.encode())
     for path in sorted(sources):
-        sha.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+        sha.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
     return sha.hexdigest()

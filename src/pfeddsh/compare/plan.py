@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from pfeddsh.config import Config
 from pfeddsh.configure import build
 from pfeddsh.data.datasets import absolute
 from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import settled
-from pfeddsh.plugins import file_name
+from pfeddsh.plugins import file_name, importable_elsewhere, reference
 from pfeddsh.values import checked
 
 AXES = {"datasets": "dataset", "methods": "method", "schedules": "schedule", "seeds": "seed"}
@@ -30,6 +30,16 @@ class Plan(BaseModel):
     seeds: list[int] = Field([0], min_length=1)
     set: dict[str, Any] = Field({}, description="any other key of a run, for all runs")
     variants: dict[str, dict[str, Any]] = Field({}, description="keys of a run by name; every run is made in each")
+
+    @field_validator("methods", "set", "variants", mode="before")
+    @classmethod
+    def _referred_to(cls, value: Any) -> Any:
+        """From Python, a class or factory stands for a reference to it, wherever it is given."""
+        if isinstance(value, dict):
+            return {name: cls._referred_to(part) for name, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [cls._referred_to(part) for part in value]
+        return reference(value) if callable(value) else value
 
     def toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
@@ -55,6 +65,8 @@ class Plan(BaseModel):
             values["schedule"] = schedule
         where = f"method {method}" + (f", variant {variant}" if variant else "")
         try:
+            for part in (method, str(values.get("model", ""))):
+                importable_elsewhere(part)
             config = settled(build(values, "keys"))
         except UserError as error:
             raise UserError(f"{where}: {error}") from None

@@ -76,9 +76,9 @@ def serve(handle: int) -> None:
     if job.folder.is_dir():
         os.chdir(job.folder)
     if job.workers > 1:
-        forker.branch(handle)
+        forker.fork_own_forker(handle)
     try:
-        code = work(job, lines)
+        code = run_while_wanted(job, lines)
     except BaseException:
         traceback.print_exc()
         code = 1
@@ -90,11 +90,11 @@ def serve(handle: int) -> None:
 
 def main() -> int:
     """The side of a process that was started, on a machine of a cluster."""
-    return work(Job.model_validate_json(sys.stdin.readline()), sys.stdin)
+    return run_while_wanted(Job.model_validate_json(sys.stdin.readline()), sys.stdin)
 
 
-def work(job: Job, lines: TextIO) -> int:
-    """Do the job, unless `lines` end before; the exit code."""
+def run_while_wanted(job: Job, lines: TextIO) -> int:
+    """Do the job, unless `lines` end before: then whoever asked is gone. Returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us
     threading.Thread(target=_leave_with_the_parent, args=[lines], daemon=True).start()
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", flush=True)

@@ -99,7 +99,7 @@ def _ask(pipe: socket.socket, role: str, output: Path | None, changes: Mapping[s
     raise AssertionError
 
 
-def branch(pipe: int) -> None:
+def fork_own_forker(pipe: int) -> None:
     """For a process that was just forked and has done nothing yet: it can fork its own forker, and import nothing."""
     control, theirs = socket.socketpair()
     if (pid := os.fork()) == 0:

@@ -13,8 +13,8 @@ from pfeddsh.federation.workbench import Call
 from pfeddsh.federation.workers import Reply, Worker
 
 
-class Hired(Protocol):
-    """Whoever does the work. One that is gone raises EOFError or OSError."""
+class PoolWorker(Protocol):
+    """A process or actor that does one call at a time. One that is gone raises EOFError or OSError."""
 
     def run(self, call: Call) -> Reply: ...
     def close(self) -> None: ...
@@ -43,12 +43,12 @@ class Pool:
         for thread in self._threads:
             thread.join()
 
-    def _hire(self) -> Hired:
+    def _hire(self) -> PoolWorker:
         return Worker(self._config)
 
     def _serve(self) -> None:
         """Feed one worker. A worker that dies is replaced once per call: calls are pure, so trying again is safe."""
-        worker: Hired | None = None
+        worker: PoolWorker | None = None
         while True:
             _, _, call, future = self._queue.get()
             if call is None or future is None:

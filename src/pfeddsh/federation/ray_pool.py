@@ -2,7 +2,8 @@
 
 The calls and the bits are those of the pool. The images lie in Ray's object store, which brings them to a machine once,
 however many work there. An actor that is lost, with its machine or alone, is replaced as a dead worker of the pool is,
-and its call is done again. All machines have the same pfeddsh installed.
+and its call is done again. All machines have the same pfeddsh installed. Where clients train on GPUs, Ray deals them
+out.
 """
 
 import os
@@ -47,8 +48,8 @@ class Actor:
 class RayWorker:
     """Our end of an actor."""
 
-    def __init__(self, ray: Any, config: Config, data: Any) -> None:
-        self._ray, self._actor = ray, ray.remote(num_cpus=1)(Actor).remote()
+    def __init__(self, ray: Any, config: Config, data: Any, gpus: float = 0) -> None:
+        self._ray, self._actor = ray, ray.remote(num_cpus=1, num_gpus=gpus)(Actor).remote()
         begun = self._actor.begin.remote(config.model_dump_json(), data, python_path().split(os.pathsep))
         if trouble := self._get(begun):
             self.close()
@@ -81,7 +82,15 @@ class RayPool(Pool):
         if self._own:
             self._begin(config.workers, sum(array.nbytes for array in arrays.values()))
         self._data = self._ray.put(replace(dataset, **arrays))
-        super().__init__(config, config.workers or int(self._ray.cluster_resources().get("CPU", 1)))
+        there = self._ray.cluster_resources()
+        count = config.workers or int(there.get("CPU", 1))
+        self._gpus = 0.0
+        if config.device.startswith("cuda"):
+            if not there.get("GPU"):
+                raise UserError(f"device = {config.device}: the Ray cluster has no GPU; use device = cpu")
+            self._gpus = min(1.0, there["GPU"] / count)  # an actor's own, or its share of one
+            config = config.model_copy(update={"device": "cuda"})  # Ray shows an actor no other
+        super().__init__(config, count)
 
     def _begin(self, workers: int, size: int) -> None:
         given = os.environ.get("RAY_ADDRESS")
@@ -94,7 +103,7 @@ class RayPool(Pool):
             raise UserError(f"no Ray at {given or 'this machine'}: {error}") from None
 
     def _hire(self) -> RayWorker:
-        return RayWorker(self._ray, self._config, self._data)
+        return RayWorker(self._ray, self._config, self._data, self._gpus)
 
     def close(self) -> None:
         super().close()

@@ -107,12 +107,13 @@ def open_data(config: Config) -> Dataset:
 
 
 def settled(config: Config) -> Config:
-    """The configuration as it is written down: complete, its paths hold in every folder, its clients are counted.
+    """The configuration as it is written down: complete, its paths hold in every folder, its device is one.
 
-    A schedule `all` is one batch of those that the data name.
+    Its clients are counted: a schedule `all` is one batch of those that the data name.
     """
     paths = {name: path.expanduser().absolute() for name in PATHS if (path := getattr(config, name)) is not None}
-    config = complete(config).model_copy(update={"dataset": absolute(config.dataset), **paths})
+    device = str(devices.find(config.device))
+    config = complete(config).model_copy(update={"dataset": absolute(config.dataset), "device": device, **paths})
     if config.schedule != EVERYONE:
         return config
     return config.model_copy(update={"schedule": str(len(open_data(config).client_names))})
@@ -194,6 +195,10 @@ class Workbench:
 
     def run(self, call: Call) -> tuple[Message, Memory]:
         """Do one piece of work."""
+        with call.visit.seeded():
+            return self._run(call)
+
+    def _run(self, call: Call) -> tuple[Message, Memory]:
         if call.visit.client == SERVER:
             reply: Message = attrgetter(call.job)(self._at_work)(call.message.to(self.device), call.visit)
             return reply.to(CPU), Memory()
@@ -217,7 +222,8 @@ class Workbench:
         memory = Memory()
         for round in self.plan.visits(visit.step, visit.client):
             alone = self.visit(visit.step, round, visit.client)
-            _, memory = self._local_only.local(Message(), data, memory, alone)
+            with alone.seeded():
+                _, memory = self._local_only.local(Message(), data, memory, alone)
         _, memory = self._local_only.settle(Message(), data, memory, visit)
         reply, _ = self._local_only.score(Message(), data, memory, visit)
         return reply, Memory()

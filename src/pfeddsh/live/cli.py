@@ -98,7 +98,7 @@ def join(
     ca: Annotated[Path | None, typer.Option(help="the coordinator's tls/ca.crt, copied to HOME")] = None,
     insecure: Annotated[bool | None, typer.Option(help="no TLS, no node keys; for one machine only")] = None,
     allow: Annotated[
-        list[str] | None, typer.Option(help="a method of your own to run here: package.module:Class")
+        list[str] | None, typer.Option(help="a method or model that may run here: package.module:name")
     ] = None,
     trust: Annotated[
         Path | None, typer.Option(help="a public key (.pub): run only an app that it has signed, see `pfeddsh sign`")

@@ -18,6 +18,7 @@ from pfeddsh.errors import UserError
 from pfeddsh.live.coordinator.config import build, save
 from pfeddsh.live.processes import Child, environment, free_port
 from pfeddsh.live.story import Story
+from pfeddsh.models import registry as networks
 
 # A site, how many images it trains on, and the digits that most of them show. The last two come late.
 SITES = {
@@ -114,7 +115,7 @@ def _place(folder: Path | None) -> Iterator[Path]:
 
 def prepare(images: Path, server: Path, rounds: int = 8, seed: int = 0) -> None:
     """An .npz per site, and the coordinator's configuration."""
-    digits = load("digits", shape=(3, 32, 32))
+    digits = load("digits", shape=networks.fixed_shape(networks.DEFAULT))
     _write_sites(images, digits, seed)
     values = {
         "classes": list(digits.class_names), "mean": digits.mean.tolist(), "std": digits.std.tolist(), "steps": 2,

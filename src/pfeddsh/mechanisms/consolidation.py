@@ -5,6 +5,7 @@ paper's (`run_literally`) fine-tunes every existing client. The heavy parts are 
 that run wherever there is a free core; their grouping does not depend on how many there are, so the bits do not either.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from pfeddsh.mechanisms import replay
 from pfeddsh.messages import Compute, Message, State
 from pfeddsh.models.base import Model
+from pfeddsh.models.training import over_batches
 from pfeddsh.rng import torch_stream
 
 CLASS = 8  # clients fine-tuned by one job
@@ -123,21 +125,28 @@ class Consolidation:
 
     def fine_tune(self, message: Message, visit: Draws) -> Message:
         """The paper's literal fine-tuning: all weights, labels of the synthetic images, statistics as they are."""
-        gates, images = message.tensors.get("gates"), message["images"].float()
-        draw = visit.generator("cram")
+        images, draw = message["images"].float(), visit.generator("cram")
         order = torch.cat([torch.randperm(len(images), generator=draw) for _ in range(self.distillation.passes)])
-        students = []
-        for i, theta in enumerate(message["thetas"]):
-            gate = None if gates is None else gates[i]
-            theta = theta.clone().requires_grad_()
-            optimiser = torch.optim.SGD([theta], self.distillation.lr, self.distillation.momentum)
-            for batch in order.split(self.distillation.batch):
-                logits = self.model.forward(theta, images[batch], message["statistics"][i], gate)
-                optimiser.zero_grad()
-                F.cross_entropy(logits, message["labels"][batch]).backward()
-                optimiser.step()
-            students.append(theta.detach())
-        return Message({"thetas": torch.stack(students)})
+        batches = order.split(self.distillation.batch)
+        tuned = [self._tuned(message, i, images, batches) for i in range(len(message["thetas"]))]
+        return Message({"thetas": torch.stack(tuned)})
+
+    def _tuned(self, message: Message, i: int, images: Tensor, batches: Sequence[Tensor]) -> Tensor:
+        """The weights of one of these clients after it."""
+        theta, statistics = message["thetas"][i].clone().requires_grad_(), message["statistics"][i]
+        gates = message["gates"][i] if "gates" in message else None
+        optimiser = torch.optim.SGD([theta], self.distillation.lr, self.distillation.momentum)
+
+        def step(batch: Tensor) -> Tensor:
+            logits = self.model.forward(theta, images[batch], statistics, gates)
+            loss = F.cross_entropy(logits, message["labels"][batch])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            return loss.detach()
+
+        over_batches(batches, step, images.device)
+        return theta.detach()
 
 
 def _one(teacher: Message) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ may write. State is the method's: named tensors, `joined` in the facts says in w
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +17,18 @@ from pfeddsh.rng import torch_stream
 
 
 class Unprotected:
-    """No protection: the control that shows the problem."""
+    """No protection: the control that shows the problem.
+
+    A protection is a subclass. One that does nothing in the rounds of step 1 says `acts_first=False`, and shares those
+    rounds with the others that do nothing there.
+    """
+
+    acts_first: ClassVar[bool] = False
+    protects: ClassVar[bool] = False
+    masks_all: ClassVar[bool] = False  # it acts on channels, so deviations must cover the whole model
+
+    def __init_subclass__(cls, acts_first: bool = True) -> None:
+        cls.acts_first, cls.protects = acts_first, True
 
     def __init__(self, model: Model, seed: int) -> None:
         self.model, self.seed = model, seed
@@ -63,7 +75,7 @@ class Unprotected:
         return None
 
 
-class Projection(Unprotected):
+class Projection(Unprotected, acts_first=False):
     """Ours: newcomers write only to directions orthogonal to the keys of existing clients, in every row.
 
     When those directions are exhausted a new block opens: columns of W2 and a basis of its own, for this batch and
@@ -134,7 +146,7 @@ def _columns(state: State, block: int) -> dict[str, Tensor]:
     return {**state.tensors, "W2": state[_at("W2", block)]}
 
 
-class Snapshot(Unprotected):
+class Snapshot(Unprotected, acts_first=False):
     """The honest control: the server keeps every existing client's weights, whole, and protects nothing else."""
 
     def close(self, state: State, newcomers: Sequence[int], keys: Tensor) -> None:
@@ -151,6 +163,8 @@ class Snapshot(Unprotected):
 
 class Gate(Unprotected):
     """The paper: each step takes channels of its own, and what lies between channels taken earlier stays as it is."""
+
+    masks_all = True
 
     def __init__(self, model: Model, seed: int) -> None:
         super().__init__(model, seed)

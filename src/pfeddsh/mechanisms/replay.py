@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pfeddsh.models.base import Model, Seen, split_statistics
+from pfeddsh.models.training import over_batches
 
 OWN = 0.5  # weight of a student's own opinion in its target
 TRUST = 0.05  # in an opinion on a class that was never seen
@@ -121,10 +122,15 @@ def distil(
     optimiser = torch.optim.SGD([dense], how.lr, how.momentum)
     order = torch.cat([torch.randperm(len(images), generator=generator) for _ in range(how.passes)])
     batches = order.split(how.batch)
-    for i, batch in enumerate(batches):
-        optimiser.param_groups[0]["lr"] = how.lr * (1 - i / len(batches))
+    rates = (how.lr * (1 - i / len(batches)) for i in range(len(batches)))
+
+    def step(batch: Tensor) -> Tensor:
+        optimiser.param_groups[0]["lr"] = next(rates)
         loss = F.cross_entropy(model.classify(torch.cat([below, dense]), inputs[batch]), wanted[batch])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
+        return loss.detach()
+
+    over_batches(batches, step, images.device)
     return torch.cat([below, dense.detach()])

@@ -6,7 +6,7 @@ To add a method, write one file with a subclass and register it; see `fedper.py`
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ class Method:
     """A personalised federated method. Subclasses override what differs from plain weight sharing."""
 
     Settings: ClassVar[type[Options]] = Options
+    later: ClassVar[Literal["newcomers", "everyone"]] = "newcomers"  # who trains after step 1, unless a run says so
+    existing: ClassVar[guard.Existing] = "follow"  # what clients do whose step is over, unless a run says so
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # settings that have a name of their own, NAME-KEY
     once: ClassVar[frozenset[str]] = frozenset()  # tensors that travel once per client or step, not in every round
     pools_data: ClassVar[bool] = False  # an oracle: one client a round trains, on a sample of all participants' images
     whole_only: ClassVar[bool] = False  # trains in a way of its own, not with `train`, which can do the head alone

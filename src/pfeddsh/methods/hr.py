@@ -20,7 +20,7 @@ from pfeddsh.methods.fedavg import weighted_mean
 from pfeddsh.methods.lennard_jones import place
 from pfeddsh.methods.options import Normalised, Options, Statistics
 from pfeddsh.methods.task import ClientData, Task, Visit
-from pfeddsh.models.autoencoder import DECODER, LATENT, decode, descend, encode, encoder_of
+from pfeddsh.models.autoencoder import DECODER, LATENT, classify, decode, descend, encode, encoder_of
 from pfeddsh.rng import torch_stream
 
 
@@ -29,7 +29,7 @@ class Settings(Normalised):
 
     statistics: Statistics = "pooled"
     attraction: float = Field(10.0, ge=0, description="weight of the distance between a code and its centroid")
-    # There 1 and 3072, with which pixels drown the classes: 21.9 % in step 1 instead of 42 %.
+    # There 1, and the scale is the count of pixels: these drown the classes, 21.9 % in step 1 instead of 42 %.
     reconstruction: float = Field(0.01, ge=0, description="weight of the squared error, summed over pixels")
     scale: float = Field(100.0, gt=0, description="what the loss of an image is divided by")
     sigma: float = Field(5.0, gt=0, description="of the Lennard-Jones energy: neighbours settle 2^(1/6) sigma apart")
@@ -90,7 +90,8 @@ class HR(Method):
 
     def expected(self, download: Message) -> Message:
         count = self.settings.codes
-        told = {"codes": torch.zeros(count, LATENT), "labels": torch.zeros(count, dtype=torch.int64)}
+        like = download["centroids"]
+        told = {"codes": like.new_zeros(count, LATENT), "labels": like.new_zeros(count, dtype=torch.int64)}
         trained = ("encoder",) if download.facts["frozen"] else ("encoder", "decoder")
         return Message(told | {name: download[name] for name in trained}, {"samples": 1})
 
@@ -154,13 +155,12 @@ class HR(Method):
             points = message["centroids"][labels[batch]]
             total, z = self.loss(p["encoder"], p.get("decoder", message["decoder"]), images[batch], points)
             if "head" in p:
-                weight, bias = p["head"].split((self.model.classes * LATENT, self.model.classes))
-                total = total + F.cross_entropy(F.linear(F.relu(z), weight.view(-1, LATENT), bias), labels[batch])
+                total = total + F.cross_entropy(classify(self.network, p["head"], z), labels[batch])
             return total
 
         mean = descend(trained | own, loss, visit.batches(len(labels)), visit.lr, visit.momentum, self.settings.clip)
         some = torch.randperm(len(labels), generator=visit.generator("codes"))
-        some = some[torch.arange(self.settings.codes) % len(labels)]
+        some = some[torch.arange(self.settings.codes, device=some.device) % len(labels)].to(labels.device)
         with torch.no_grad():
             codes = encode(self.network, trained["encoder"], images[some])
         upload = Message({**trained, "codes": codes, "labels": labels[some]}, {"samples": len(labels), "loss": mean})

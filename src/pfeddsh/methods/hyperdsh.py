@@ -62,8 +62,8 @@ class Settings(pfeddsh.AroundCommon):
         return replace(INVERSIONS[self.inversion], **{name: value for name, value in own.items() if value is not None})
 
 
-AT_THE_END = ("protection", "inversion", "images", "iterations", "feature", "variation", "norm", "freeze_trunk")
-OF_THE_GATE = ("mask_rate", "sparsity")
+AT_THE_END = ("inversion", "images", "iterations", "feature", "variation", "norm", "freeze_trunk")
+OF_PROTECTIONS = ("protection", "mask_rate", "sparsity")
 
 
 class HyperDSH(pfeddsh.PFedDSH):
@@ -83,17 +83,18 @@ class HyperDSH(pfeddsh.PFedDSH):
         self.cards = embedding.CardOptions(options.embedding, options.histogram, options.rounding, options.noise)
         weights = len(task.theta0[self.own])
         hypernet.affordable(weights, options.hidden)
-        if options.protection == "gate" and weights < task.model.size:
-            raise UserError("options.protection = gate: masks act on the whole model; set options.personal = all")
-        self.protection = PROTECTIONS[options.protection](task.model, task.seed)
+        kind = PROTECTIONS[options.protection]
+        if kind.masks_all and weights < task.model.size:
+            why = "masks act on the whole model; set options.personal = all"
+            raise UserError(f"options.protection = {options.protection}: {why}")
+        self.protection = kind(task.model, task.seed)
         self.consolidation = Consolidation(task.model, options.how_to_invert(), task.seed)
 
     @classmethod
     def first_rounds(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Replay and what inverts images act at the end of steps; protections differ later, except the gate."""
-        gate = options["protection"] == "gate"
-        later = AT_THE_END + (() if gate else OF_THE_GATE)
-        return {"gate": gate, **{k: v for k, v in super().first_rounds(options).items() if k not in later}}
+        """Replay and what inverts images act at the end of steps; most protections only differ in later steps."""
+        later = AT_THE_END + (() if PROTECTIONS[options["protection"]].acts_first else OF_PROTECTIONS)
+        return {name: value for name, value in super().first_rounds(options).items() if name not in later}
 
     # On the server
 
@@ -112,8 +113,7 @@ class HyperDSH(pfeddsh.PFedDSH):
         if step == 1:
             fitted = embedding.fit([card.tensors for card in cards.values()], self.cards, self.task.seed)
             state.tensors |= {f"whitening/{name}": tensor for name, tensor in fitted.items()}
-        parts = ((name.partition("/"), tensor) for name, tensor in state.tensors.items())
-        whitening = {name: tensor for (kind, _, name), tensor in parts if kind == "whitening"}
+        whitening = state.under("whitening")
         for client, card in cards.items():
             state[f"e/{client}"] = embedding.embed(whitening, card.tensors)
             state.facts["joined"][str(client)] = step
@@ -173,10 +173,10 @@ class HyperDSH(pfeddsh.PFedDSH):
 
     @property
     def frozen_trunk(self) -> bool:
-        return self.hyper.freeze_trunk and self.hyper.protection != "none"
+        return self.hyper.freeze_trunk and self.protection.protects
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
-        told = {name: tensor for name, tensor in state.tensors.items() if name.startswith("histogram/")}
+        told = {f"histogram/{client}": tensor for client, tensor in state.under("histogram").items()}
         super().close_step(state, reports)
         if self.hyper.replay == "paper":
             state.tensors |= told  # whose labels its images have

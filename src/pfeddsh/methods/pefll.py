@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
@@ -20,11 +19,10 @@ from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.options import Options
 from pfeddsh.methods.pfedhn import Generated, HypernetSettings
 from pfeddsh.methods.task import ClientData, Task, Visit
-from pfeddsh.models.flat import Layout
+from pfeddsh.models.describing import describe, layout
 from pfeddsh.rng import torch_stream
 
 CHUNK = 64  # images described at once
-SIDE = 32  # pixels: the embedding network sees every image at this size, whatever the model reads
 BETA1, BETA2, TINY = 0.9, 0.999, 1e-8  # Adam's own
 
 
@@ -58,7 +56,7 @@ class PeFLL(Generated):
         assert isinstance(options, Settings)
         self.settings = options
         self.fresh = True
-        self.network = layout(task.model.shape[0], task.model.classes if self.labelled else 0)
+        self.network = layout(task.model.shape[0], task.model.classes if self.labelled else 0, EMBEDDING)
 
     # On the server
 
@@ -118,26 +116,14 @@ class PeFLL(Generated):
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         self.remember(state, reports)
-        state.tensors = {name: tensor for name, tensor in state.tensors.items() if not name.startswith("slope/")}
+        for client in state.under("slope"):
+            del state.tensors[f"slope/{client}"]
 
     # At the client
 
     def describe(self, eta: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-        """The sum of the embedding network's outputs over these images.
-
-        A label's one-hot channel is constant, so what the first convolution makes of it is the sum of its weights.
-        """
-        p, colours = self.network.views(eta), images.shape[1]
-        if images.shape[2:] != (SIDE, SIDE):
-            images = F.interpolate(images, (SIDE, SIDE), mode="bilinear", antialias=True)
-        x = F.conv2d(images, p["conv1.weight"][:, :colours], p["conv1.bias"])
-        if self.labelled:
-            x = x + p["conv1.weight"][:, colours:].sum((2, 3)).t()[labels][:, :, None, None]
-        x = F.max_pool2d(F.relu(x), 2)
-        x = F.max_pool2d(F.relu(F.conv2d(x, p["conv2.weight"], p["conv2.bias"])), 2).flatten(1)
-        for layer in ("fc1", "fc2"):
-            x = F.relu(F.linear(x, p[f"{layer}.weight"], p[f"{layer}.bias"]))
-        return F.linear(x, p["fc3.weight"], p["fc3.bias"]).sum(0)
+        """The sum of the embedding network's outputs over these images."""
+        return describe(self.network.views(eta), images, labels if self.labelled else None)
 
     @torch.no_grad()
     def descriptor(self, eta: Tensor, data: ClientData) -> Tensor:
@@ -163,12 +149,6 @@ class PeFLL(Generated):
 
     def settle(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         return Message({"descriptor": self.descriptor(message["eta"], data)}), memory
-
-
-def layout(colours: int, labels: int) -> Layout:
-    """The original's embedding network: two convolutions with 16 and 32 kernels, which reads `labels` channels more."""
-    convolutions = {"conv1": (16, colours + labels, 5, 5), "conv2": (32, 16, 5, 5)}
-    return Layout.of_layers({**convolutions, "fc1": (120, 800), "fc2": (84, 120), "fc3": (EMBEDDING, 84)})
 
 
 def constants(raw: Tensor, scaling: str) -> tuple[Tensor, Tensor]:

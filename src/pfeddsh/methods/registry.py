@@ -148,8 +148,9 @@ def _add_files() -> None:
         if info.name in mentioned:
             continue
         found = [part for part in vars(import_module(info.name)).values() if _complete(part, info.name)]
-        if found:
-            METHODS[info.name.rpartition(".")[2].replace("_", "-")] = Entry(found[0], _summary(found[0]))
+        name = info.name.rpartition(".")[2].replace("_", "-")
+        for key, preset in {"": {}, **found[0].presets}.items() if found else ():
+            METHODS[f"{name}-{key}" if key else name] = _entry(found[0], preset)
 
 
 def _complete(part: object, module: str) -> bool:
@@ -158,8 +159,10 @@ def _complete(part: object, module: str) -> bool:
     return all(getattr(part, name) is not getattr(Method, name) for name in REQUIRED)
 
 
-def _summary(method: type[Method]) -> str:
-    return (method.__doc__ or "").strip().partition("\n")[0]
+def _entry(method: type[Method], preset: Mapping[str, Any] | None = None) -> Entry:
+    """A method that the table does not mention, as its class describes it."""
+    summary = (method.__doc__ or "").strip().partition("\n")[0]
+    return Entry(method, summary, preset or {}, method.later, method.existing)
 
 
 _add_files()
@@ -189,7 +192,7 @@ def _own(name: str, found: object) -> Entry:
     lacking = [part for part in REQUIRED if getattr(found, part) is getattr(Method, part)]
     if lacking:
         raise UserError(f"method {name}: it lacks {', '.join(lacking)}; README.md, 'Add a method', has an example")
-    return Entry(found, _summary(found))
+    return _entry(found)
 
 
 def create(name: str, options: Mapping[str, Any], task: Task) -> Method:

@@ -1,6 +1,7 @@
 """What a method is given: the task that all share, a client's data, and the circumstances of one visit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +13,7 @@ from pfeddsh.mechanisms.guard import Evidence
 from pfeddsh.models import base as models
 from pfeddsh.models import registry as networks
 from pfeddsh.models.pretrained import begin
-from pfeddsh.rng import numpy_stream, torch_stream
+from pfeddsh.rng import derive, numpy_stream, torch_stream
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,13 @@ class Visit:
 
     def generator(self, purpose: str) -> torch.Generator:
         return torch_stream(self.seed, self.step, self.round, self.client, purpose)
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Whatever draws from PyTorch's own generator in here, as dropout does, draws the same wherever it is run."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.seed, self.step, self.round, self.client, "torch"))
+            yield
 
     def batches(self, count: int, purpose: str = "batches") -> list[Tensor]:
         """Shuffled mini-batches of all epochs of this visit; the same for every method."""

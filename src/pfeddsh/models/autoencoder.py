@@ -34,6 +34,12 @@ def encode(model: LeNet, encoder: Tensor, images: Tensor, statistics: Tensor | N
     return F.linear(F.relu(F.linear(x, p["fc1.weight"], p["fc1.bias"])), p["fc2.weight"], p["fc2.bias"])
 
 
+def classify(model: LeNet, head: Tensor, codes: Tensor) -> Tensor:
+    """Logits of codes by a last layer."""
+    weight, bias = head.split((model.classes * LATENT, model.classes))
+    return F.linear(F.relu(codes), weight.view(-1, LATENT), bias)
+
+
 def decode(decoder: Tensor, codes: Tensor) -> Tensor:
     """Images of codes: 16 channels of 8x8 pixels, enlarged, and at last four pixels from each place of 16x16.
 

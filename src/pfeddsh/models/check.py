@@ -72,19 +72,19 @@ def _try(spec: str, module: nn.Module, head: str, classes: int, shape: Shape) ->
     images = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            first, second = (_seeded(module.train(), images, seed) for seed in (1, 2))
-            module.eval()(images)
+            logits = module.train()(images)
+            first, second = (_seeded(module.eval(), images, seed) for seed in (1, 2))
         except Exception as error:
             what = f"{tuple(images.shape)}"
             raise _wrong(spec, f"it cannot read images of shape {what}: {type(error).__name__}: {error}") from error
         finally:
             for hook in hooks:
                 hook.remove()
-    if not isinstance(first, Tensor) or tuple(first.shape) != (2, classes):
-        got = tuple(first.shape) if isinstance(first, Tensor) else type(first).__name__
+    if not isinstance(logits, Tensor) or tuple(logits.shape) != (2, classes):
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise _wrong(spec, f"of two images it makes {got}, expected logits of shape {(2, classes)}")
     if not torch.equal(first, second):
-        raise _wrong(spec, "it draws at random (dropout?), which no seed of ours reaches: leave that out, or set p=0")
+        raise _wrong(spec, "it draws at random in evaluation mode: what is served must say the same twice")
     if given[head] is not given[""] and not torch.equal(given[head], given[""]):
         raise _wrong(spec, f"what it gives is not what its last linear layer {head} gives: return plain logits")
     for name, part in module.named_modules():

@@ -2,7 +2,9 @@
 
 The parameters are views of the vector (`torch.func.functional_call`), the last linear layer at its end. Batch
 normalisation normalises by the batch in training and by the client's statistics in serving; its running averages are
-never used. Its affine parameters are weights like all others. Gradients are autograd's.
+never used. Its affine parameters are weights like all others. Gradients are autograd's. Dropout acts in training alone
+(`AutogradTrainer`): here, where statistics are taken and models served, everything but batch normalisation is in
+evaluation mode.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +31,7 @@ class ModuleModel:
     def __init__(
         self, module: nn.Module, head: str, tail: str, shape: Shape, build: Callable[[int], nn.Module]
     ) -> None:
-        self.shape, self._module, self._build, self._tail = shape, module, build, tail
+        self.shape, self._module, self._build, self._tail = shape, module.eval(), build, tail
         self._norms = _with_averages(module)
         for norm in self._norms.values():
             norm.track_running_stats = False  # in training, the batch alone
@@ -115,9 +117,9 @@ class ModuleModel:
     def call(
         self, weights: dict[str, Tensor], images: Tensor, statistics: Tensor | None = None, seen: Seen | None = None
     ) -> Tensor:
-        """The module with these weights: in training mode, unless there are statistics to serve with."""
-        if self._module.training is not (statistics is None):
-            self._module.train(statistics is None)
+        """The module with these weights; each batch normalises itself, unless there are statistics to serve with."""
+        for norm in self._norms.values():
+            norm.training = statistics is None
         if self._device != images.device:  # for buffers that are constants; weights are given
             self._module.to(images.device)
             self._device = images.device

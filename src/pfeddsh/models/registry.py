@@ -7,7 +7,7 @@ whose arithmetic is written by hand. To ship one more network, add a file to `zo
 import hashlib
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from pathlib import Path
 from pkgutil import iter_modules
@@ -39,16 +39,14 @@ def names() -> list[str]:
     return sorted({*shipped(), *plugins.offered(GROUP)})
 
 
-def find(spec: str, named_only: bool = False) -> Factory:
+def find(spec: str, allowed: Collection[str] | None = None) -> Factory:
     """The factory of a name, of `package.module:factory` or of `file.py:factory`.
 
-    `named_only` refuses what is not installed under a name: for a specification that somebody else sent.
+    `allowed`, for a specification that somebody else sent: the references that may be imported. Names always may.
     """
     if plugins.is_reference(spec):
-        if named_only:
-            raise UserError(
-                f"model '{spec}' is code by reference; only names are taken from others (entry point {GROUP})"
-            )
+        if allowed is not None and spec not in allowed:
+            raise UserError(f"the model {spec} is code by reference; if you trust it, join with --allow {spec}")
         found = plugins.load("model", spec)
     elif (factory := shipped().get(spec)) is not None:
         found = factory
@@ -57,18 +55,21 @@ def find(spec: str, named_only: bool = False) -> Factory:
     else:
         hint = "" if "." not in spec else "; your own is written package.module:factory"
         raise UserError(f"{unknown('model', spec, names())}{hint}")
-    if not callable(found):
-        raise UserError(f"model '{spec}' is a {type(found).__name__}, expected a function or class that makes a module")
+    if not callable(found) or not hasattr(found, "__qualname__"):
+        how = "expected a function or class that makes a module: def network(classes, shape): return ..."
+        raise UserError(f"model '{spec}' is a {type(found).__name__}; {how}")
     made: Factory = found
     return made
 
 
-def create(spec: str, classes: int, shape: Sequence[int] | None = None, named_only: bool = False) -> Model:
+def create(
+    spec: str, classes: int, shape: Sequence[int] | None = None, allowed: Collection[str] | None = None
+) -> Model:
     """The network for so many classes and images of this shape, checked; a mistake is told in one line."""
     if shape is None:
-        return checked(spec, find(spec, named_only), classes, None)
+        return checked(spec, find(spec, allowed), classes, None)
     channels, height, width = (*shape, 1, 1)[:3]  # a vector of features has one place
-    return checked(spec, find(spec, named_only), classes, (int(channels), int(height), int(width)))
+    return checked(spec, find(spec, allowed), classes, (int(channels), int(height), int(width)))
 
 
 def fixed_shape(spec: str) -> Shape | None:
@@ -78,8 +79,9 @@ def fixed_shape(spec: str) -> Shape | None:
 
 
 def source(spec: str) -> Path | None:
-    """The file of a shipped network as an ordinary module, which needs torch alone; None for those of others."""
-    return _plain_file(plain(spec)) if spec in shipped() else None
+    """The file of a network as an ordinary module: a shipped one needs torch alone. None for those of packages."""
+    place = spec.rpartition(":")[0]
+    return Path(place) if place.endswith(".py") else _plain_file(plain(spec)) if spec in shipped() else None
 
 
 def plain(spec: str) -> str:
@@ -93,13 +95,27 @@ def _plain_file(place: str) -> Path:
     return Path(str(importlib.import_module(place.partition(":")[0]).__file__))
 
 
+def code(spec: str) -> list[str]:
+    """Digests of the code that makes a network. The default counts by the version of local training instead."""
+    if spec == DEFAULT:
+        return []
+    factory, offer = find(spec), plugins.offered(GROUP).get(spec)
+    if spec in shipped():
+        return [_file(factory)]
+    return [factory.__qualname__, *plugins.foreign_code(factory, spec if offer is None else offer.value)]
+
+
+@cache
+def _file(factory: Factory) -> str:
+    """A digest of the file of a network that is ours."""
+    return hashlib.sha256(Path(inspect.getfile(factory)).read_bytes()).hexdigest()
+
+
 def identity(spec: str, init: Path | None) -> str | None:
     """A digest of which network this is and where it starts; None for the default, as before there was a choice."""
     if spec == DEFAULT and init is None:
         return None
     parts = [spec.encode()]
-    if ":" in spec and (source := inspect.getsourcefile(find(spec))) is not None:
-        parts.append(Path(source).read_bytes())
     if init is not None and init.exists():
         parts.append(_content(init, init.stat().st_mtime_ns))
     return hashlib.sha256(b"\n".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()

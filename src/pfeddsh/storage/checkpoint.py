@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pfeddsh.errors import UserError
-from pfeddsh.messages import Parts, Record, State, bundle, unbundle
+from pfeddsh.messages import Parts, Record, State, bundle, parted, unbundle
 from pfeddsh.storage.files import Damaged, read_facts, read_record, write_record
 from pfeddsh.storage.settled import Settled
 from pfeddsh.storage.store import Store
@@ -150,7 +150,7 @@ class Checkpoints:
         self._files_of = dict(told["settled"])
         for name, file in self._files_of.items():
             parts["state"][name] = self._settled.read(file)
-        for key in [key for key in parts if key.partition("/")[0] in OWN]:
+        for key in [key for key in parts if parted(key)[0] in OWN]:
             self.store[key] = parts.pop(key)
         self._sweep()
         return parts

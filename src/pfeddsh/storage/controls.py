@@ -1,13 +1,13 @@
 """Local-only accuracies, kept across runs: the control of a client is the same for every method.
 
-They depend on the data, the seed, the local training, and the schedule up to the step in which a client joins; the key
-of an entry is a hash of exactly that. An entry grows by one client at a time, under a lock: processes side by side do
-not compute the same control twice, and one that is killed loses at most one client.
+They depend on the data, the seed, the network, the local training, and the schedule up to the step in which a client
+joins; the key of an entry is a hash of exactly that. An entry grows by one client at a time, under a lock: processes
+side by side do not compute the same control twice, and one that is killed loses at most one client.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -46,15 +46,16 @@ def path(config: Config, fingerprint: str, step: int) -> Path:
     plan = config.plan()
     known = {name: value for name, value in relevant(config).items() if value != ADDED.get(name) and name != UPLOADS}
     network, device = networks.identity(config.model, config.init), devices.find(config.device).type
-    other = [part for part in (network, device) if part not in (None, "cpu")]
+    other = [part for part in (network, *networks.code(config.model), device) if part not in (None, "cpu")]
     key = json.dumps([VERSION, fingerprint, plan.clients, plan.sizes[:step], known, *other])
     return cache_root() / "controls" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def load(config: Config, fingerprint: str) -> dict[int, float]:
     """The local-only accuracies already known for this configuration; an unreadable entry counts as unknown."""
-    steps = config.plan().steps
-    return {client: value for step in steps for client, value in _read(config, fingerprint, step).items()}
+    plan = config.plan()
+    known = [_read(path(config, fingerprint, step), plan.batch(step)) for step in plan.steps]
+    return {client: value for batch in known for client, value in batch.items()}
 
 
 def complete(
@@ -66,12 +67,13 @@ def complete(
     """
     found: dict[int, float] = {}
     for step in steps:
-        with _turn(path(config, fingerprint, step)) as own:
-            batch = _read(config, fingerprint, step)
-            for client in config.plan().batch(step):
+        entry, clients = path(config, fingerprint, step), config.plan().batch(step)
+        with _turn(entry) as own:
+            batch = _read(entry, clients)
+            for client in clients:
                 if client not in batch:
                     batch[client] = compute(client)
-                    own = own and _write(path(config, fingerprint, step), batch)
+                    own = own and _write(entry, batch)
         found |= batch
     return found
 
@@ -90,13 +92,13 @@ def cost(entry: Path) -> float:
         return 0.0
 
 
-def _read(config: Config, fingerprint: str, step: int) -> dict[int, float]:
+def _read(entry: Path, clients: Sequence[int]) -> dict[int, float]:
     try:
-        values = json.loads(path(config, fingerprint, step).read_text())
+        values = json.loads(entry.read_text())
         batch = {int(k): float(v) for k, v in values.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
-    return batch if batch.keys() <= set(config.plan().batch(step)) else {}
+    return batch if batch.keys() <= set(clients) else {}
 
 
 def _write(entry: Path, batch: dict[int, float]) -> bool:

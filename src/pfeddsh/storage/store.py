@@ -18,7 +18,7 @@ import torch
 from safetensors import safe_open
 
 from pfeddsh.errors import UserError
-from pfeddsh.messages import BadMessage, Record, parsed
+from pfeddsh.messages import BadMessage, Record, parsed, parted
 from pfeddsh.storage.files import Damaged, write_record
 
 PACK = 256  # records in a file
@@ -162,8 +162,7 @@ class Own(MutableMapping[int, Record]):
         return f"{self._kind}/{client}" in self._store
 
     def __iter__(self) -> Iterator[int]:
-        split = (key.partition("/") for key in self._store)
-        return (int(client) for kind, _, client in split if kind == self._kind)
+        return (int(client) for kind, client in map(parted, self._store) if kind == self._kind)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

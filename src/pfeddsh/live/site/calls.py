@@ -94,7 +94,8 @@ class Site:
 
     def _work(self, call: Call, fingerprint: str) -> None:
         """Run a call, keep what it left, and note a visit that is to be repeated alone."""
-        reply, memory = getattr(self.method, call.job)(call.message, self.data, call.memory, call.visit)
+        with call.visit.seeded():
+            reply, memory = getattr(self.method, call.job)(call.message, self.data, call.memory, call.visit)
         released = self._released(call.job, call.message, reply)
         self.budget.spend(call.job)
         self._reply, self._memory = released, memory
@@ -139,8 +140,9 @@ class Site:
         done = self._control.facts["done"] if self._control.facts["of"] == visits[:1] else 0
         if done >= len(visits):
             return False
-        memory = self._control if done else Memory()
-        _, memory = self._alone.local(Message(), self.data, memory, Visit(**visits[done]))
+        memory, visit = self._control if done else Memory(), Visit(**visits[done])
+        with visit.seeded():
+            _, memory = self._alone.local(Message(), self.data, memory, visit)
         self._control = Memory(memory.tensors, {"done": done + 1, "of": visits[:1]})
         write_record(self.home / "control.safetensors", self._control, durable=False)
         return True
@@ -166,7 +168,7 @@ class Site:
             return
         if is_reference(method := settings["method"]) and method not in self.allowed:
             raise UserError(f"the coordinator wants the method {method}; if you trust it, join with --allow {method}")
-        networks.find(settings["model"], named_only=True)  # a coordinator must not say what code runs here
+        networks.find(settings["model"], self.allowed)  # a coordinator must not say what code runs here
         task = Task.create(len(settings["classes"]), settings["seed"], settings["model"], settings["shape"])
         self.method = registry.create(settings["method"], settings["options"], task)
         self._alone = Local(task, Options())

@@ -33,7 +33,7 @@ class SiteConfig(BaseModel):
     server: str = Field("127.0.0.1:9092", description="host:port of the coordinator")
     insecure: bool = Field(False, description="no TLS, no keys; loopback only")
     health: str | None = Field(None, description="host:port of Flower's gRPC health service; none without")
-    allow: tuple[str, ...] = Field((), description="methods that are not pfeddsh's which this site is willing to run")
+    allow: tuple[str, ...] = Field((), description="methods and models by reference that this site is willing to run")
 
     @staticmethod
     def load(home: Path) -> "SiteConfig":

@@ -1,5 +1,6 @@
 """The model a site is served, read from its folder and checked: what export and prediction start from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pfeddsh.messages import BadMessage, Record, check
 from pfeddsh.models import registry
 from pfeddsh.models.base import Model, statistics_size
 from pfeddsh.storage.files import Damaged, read_record
+from pfeddsh.values import read
 
 FILE, PREVIOUS = "model.safetensors", "model.previous.safetensors"
 
@@ -49,20 +51,26 @@ def read_model(home: Path) -> SiteModel:
     if not path.exists():
         raise UserError(f"{home} holds no model yet: it comes when the site has been onboarded (`pfeddsh join`)")
     try:
-        return _checked(read_record(path))
+        return _checked(read_record(path), _allowed(home))
     except (Damaged, BadMessage, KeyError, TypeError, ValueError) as error:
         known_good = f"; the last good one is {home / PREVIOUS}: copy it over" if (home / PREVIOUS).exists() else ""
         raise UserError(f"{path} is damaged ({error}){known_good or '; restore it from a backup'}") from error
 
 
-def _checked(record: Record) -> SiteModel:
+def _allowed(home: Path) -> Sequence[str]:
+    """Code that is not pfeddsh's which the site has been told to run."""
+    found: Sequence[str] = read(path).get("allow", ()) if (path := home / "site.toml").exists() else ()
+    return found
+
+
+def _checked(record: Record, allowed: Sequence[str] = ()) -> SiteModel:
     """Refuse what is not a whole model; everything after this may rely on it."""
     facts = record.facts
     given = facts["classes"]
     names = tuple(map(str, given if isinstance(given, list) else range(int(given))))
     mean, std = (tuple(float(value) for value in facts[name]) for name in ("mean", "std"))
     spec = facts.get("model", registry.DEFAULT)
-    network = registry.create(spec, len(names), facts.get("shape"), named_only=True)
+    network = registry.create(spec, len(names), facts.get("shape"), allowed)
     channels, height, _ = network.shape
     if len(mean) != channels or len(std) != channels or facts.get("image_size", height) != height or len(names) < 2:
         raise ValueError(f"its facts are not those of a {spec} of images of shape {network.shape}")

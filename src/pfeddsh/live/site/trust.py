@@ -15,7 +15,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e6, le=1e6)]
 Side = Annotated[int, Field(ge=1, le=SIDE)]
 
 
-class Settings(BaseModel):
+class FederationSettings(BaseModel):
     """What a coordinator may say of the federation."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
@@ -50,7 +50,7 @@ class Circumstances(BaseModel):
 
 def settings(told: Any) -> dict[str, Any]:
     """The settings as they came, if a site can live with them."""
-    _check(Settings, told, "settings")
+    _check(FederationSettings, told, "settings")
     shape = told["shape"]
     if shape is not None and shape[0] * shape[1] * shape[2] > PIXELS:
         raise BadMessage(f"settings: images of {shape[0]}x{shape[1]}x{shape[2]} are more than this site makes")
