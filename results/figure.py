@@ -11,7 +11,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from tables import NAMES
+from wording import plain
 
 from pfeddsh.report import growth
 from pfeddsh.report.grouping import Cell, Group, group_runs
@@ -24,7 +24,7 @@ GROWTH = ("20+80", "10+90", "20+4x20", "10+9x10")
 
 
 def name(cell: Cell) -> str:
-    return f"{NAMES.get(cell.label, cell.label).strip('*')} (n={len(cell.runs)})"
+    return f"{plain(cell)} (n={len(cell.runs)})"
 
 
 def draw_first_batch(groups: Sequence[Group], out: Path) -> None:

@@ -26,7 +26,9 @@ class Runs:
     """All runs of a folder. `protocol` names what departs from the default one, such as alpha=0.5."""
 
     def __init__(self, folder: Path = HERE) -> None:
-        self.groups, _ = group_runs(gather([folder])[0])
+        runs, unread = gather([folder])
+        self.groups, problems = group_runs(runs)
+        self.problems = unread + problems  # what a reader must be warned of
         self.cells: dict[tuple[str, str, str, Protocol], Cell] = {
             (group.setting.dataset, group.schedule, cell.label, _departs(group)): cell
             for group in self.groups
@@ -35,6 +37,10 @@ class Runs:
 
     def cell(self, method: str, schedule: str, dataset: str = "cifar10", **protocol: object) -> Cell | None:
         return self.cells.get((dataset, schedule, method, tuple(sorted(protocol.items()))))
+
+    def group(self, schedule: str, dataset: str = "cifar10", **protocol: object) -> Group | None:
+        place = dataset, schedule, tuple(sorted(protocol.items()))
+        return next((g for g in self.groups if (g.setting.dataset, g.schedule, _departs(g)) == place), None)
 
     def values(self, measure: str, method: str, schedule: str, **where: object) -> dict[int, float]:
         """By seed; empty without runs."""

@@ -42,7 +42,37 @@ def test_a_column_that_says_nothing_new_is_left_out(script, tmp_path):
     assert dict(zip(headings, lines[0], strict=True))["zero-shot"] == "+2.0"
 
 
+def test_every_method_and_variant_has_a_row_and_no_oracle_is_bold(script, tmp_path):
+    write(tmp_path / "a", results("central", "80+20", drift=9.0))
+    write(tmp_path / "b", results("joint", "80+20", drift=5.0))
+    write(tmp_path / "c", results("pfedhn-embed-only", "80+20", drift=0.0))
+    write(tmp_path / "d", results("fedavg-prior", "80+20", drift=-1.0, existing="guard"))
+    write(tmp_path / "e", results("fedper", "80+20", drift=-20.0, later="frozen"))
+    write(tmp_path / "f", results("pfeddsh-hyper", "80+20"))
+    _, lines = rows(script["main_table"](script["Runs"](tmp_path), "80+20"))
+    assert [line[0] for line in lines] == [
+        "*one model on pooled data, the ceiling*", "*pFedDSH, everyone retrains, an oracle*",
+        "pFedHN, embeddings only", "FedAvg + prior, guard", "FedPer, frozen after step 1",
+    ]  # fmt: skip
+    assert [line[1].startswith("**") for line in lines] == [False, False, True, False, False]
+
+
+def test_runs_that_cannot_be_paired_are_a_fault_and_noted(script, tmp_path):
+    moved = results("fedavg", "80+20", seed=7)
+    moved["local"] = [value - 1 for value in moved["local"]]
+    for name in ("pa", "pa_mean", "pa_sampled"):
+        moved[name] = [v + 1 for v in moved[name]] if isinstance(moved[name], list) else moved[name] + 1
+    write(tmp_path / "a", moved)
+    for method in ("fedper", "fedrep"):
+        write(tmp_path / method, results(method, "80+20", seed=7))
+    runs = script["Runs"](tmp_path)
+    assert script["faults"](runs) == ["cifar10, 80+20, seed 7: runs of other clients in one table; make them again"]
+    assert "cifar10, 80+20, seed 7. fedavg had other local-only" in script["main_table"](runs, "80+20")
+    assert any("not paired" in problem for problem in runs.problems)
+
+
 def test_the_documents_say_what_the_runs_say(script):
     """Every number of a run in README, results.md and tables.md, as `results/tables.py --check` has it."""
     for path, text in script["documents"](script["Runs"]()).items():
         assert path.read_text() == text, f"{path.name}: run `python results/tables.py`"
+    assert not script["faults"](script["Runs"]())
