@@ -19,15 +19,19 @@ MEASURES: dict[str, tuple[measures.Measure, str]] = {
     "zero": (measures.zero_shot_mean, "+.1f"),
     "first_end": (measures.first_batch_at_the_end, ".1f"),
 }
+TUNING = 100
 Protocol = tuple[tuple[str, object], ...]
 
 
 class Runs:
-    """All runs of a folder. `protocol` names what departs from the default one, such as alpha=0.5."""
+    """All runs of a folder. `protocol` names what departs from the default one, such as alpha=0.5.
 
-    def __init__(self, folder: Path = HERE) -> None:
+    Seeds from 100 on are those that settings were chosen on: they stand apart, and no table mixes them with others.
+    """
+
+    def __init__(self, folder: Path = HERE, tuning: bool = False) -> None:
         runs, unread = gather([folder])
-        self.groups, problems = group_runs(runs)
+        self.groups, problems = group_runs([run for run in runs if (run.results.seed >= TUNING) == tuning])
         self.problems = unread + problems  # what a reader must be warned of
         self.cells: dict[tuple[str, str, str, Protocol], Cell] = {
             (group.setting.dataset, group.schedule, cell.label, _departs(group)): cell
@@ -68,6 +72,16 @@ def rows(name: str, **equal: str) -> list[dict[str, str]]:
     """Of a table of this folder, such as guard.csv: the rows with these values."""
     with (HERE / name).open() as file:
         return [row for row in csv.DictReader(file) if all(row[k] == v for k, v in equal.items())]
+
+
+def keep(name: str, found: Sequence[dict[str, str]], by: Sequence[str]) -> None:
+    """Into a table of this folder, in place of rows with the same values in these columns."""
+    new = {tuple(row[column] for column in by) for row in found}
+    before = rows(name) if (HERE / name).exists() else []
+    with (HERE / name).open("w") as file:
+        writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows([*(row for row in before if tuple(row[column] for column in by) not in new), *found])
 
 
 def _departs(group: Group) -> Protocol:

@@ -9,14 +9,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import lookup
+from behind import behind, losers, place
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from runs import HERE, MEASURES, Runs, rows
 from wording import NAMES, ORACLES, readable
 
-from pfeddsh.report import measures, tables
-from pfeddsh.report.grouping import Group, unpaired
+from pfeddsh.report import measures, paper, tables
+from pfeddsh.report.grouping import Cell, Group, unpaired
 from pfeddsh.report.measures import over_seeds
-from pfeddsh.report.table import by
+from pfeddsh.report.paired import against_best, at_the_end
+from pfeddsh.report.table import by, p_value
 from pfeddsh.report.writers import markdown
 
 PARTS = (
@@ -46,7 +49,7 @@ def main_table(runs: Runs, schedule: str, dataset: str = "cifar10", **protocol: 
     group = runs.group(schedule, dataset, **protocol)
     if group is None:
         return "No runs yet."
-    cells = by(measures.everyone_at_the_end, (cell for cell in group.cells if not cell.variant.ablation))
+    cells = by(measures.everyone_at_the_end, (cell for cell in group.cells if shown_in_tables(cell)))
     lines = [[over_seeds(cell, MEASURES[key][0]) for key in HEADINGS] for cell in cells]
     columns = list(zip(*lines, strict=True))
     shown = [i for i, column in enumerate(columns) if any(column) and column not in columns[:i]]
@@ -60,24 +63,32 @@ def main_table(runs: Runs, schedule: str, dataset: str = "cifar10", **protocol: 
     return "\n".join(text + not_paired(group))
 
 
+def shown_in_tables(cell: Cell) -> bool:
+    """Of pFedDSH's own forms those that have a name here."""
+    return not cell.variant.ablation or cell.variant.method in NAMES
+
+
 def not_paired(group: Group) -> list[str]:
     """A note under its table: whose clients were not quite the same."""
     return [
-        f"\nNot paired in tests: {where}. {'; '.join(labels)} had other local-only accuracies than the rest, so PA is not "
-        "measured against quite the same."
+        f"\nNot paired in tests: {where}. {'; '.join(labels)} had other local-only accuracies than the rest, so PA is "
+        "not measured against quite the same."
         for where, labels in unpaired(group).items()
     ]
 
 
 def rendered(runs: Runs, template: str) -> str:
     """A document of results/text with its numbers filled in; it cannot name a run that is not here."""
+    tuning = Runs(HERE, tuning=True)
 
     def mean(measure: str, method: str, schedule: str, form: str = "", **where: object) -> str:
         return f"{runs.mean(measure, method, schedule, **where):{form or MEASURES[measure][1]}}"  # type: ignore[arg-type]
 
-    def each(measure: str, method: str, schedule: str, form: str = "", **where: object) -> str:
-        values = runs.values(measure, method, schedule, **where)
-        return ", ".join(f"{values[seed]:{form or MEASURES[measure][1]}}" for seed in sorted(values)) or "-"
+    def each(measure: str, method: str, schedule: str, form: str = "", seeds: Sequence[int] = (), **where: object
+             ) -> str:  # fmt: skip
+        values = where.pop("of", runs).values(measure, method, schedule, **where)  # type: ignore[attr-defined]
+        chosen = sorted(seeds or values)
+        return ", ".join(f"{values[seed]:{form or MEASURES[measure][1]}}" for seed in chosen) or "-"
 
     def lead(others: Sequence[str], schedule: str, **where: object) -> str:
         return ", ".join(f"{value:+.1f}" for value in runs.lead("pfeddsh", others, schedule, **where).values())
@@ -87,10 +98,43 @@ def rendered(runs: Runs, template: str) -> str:
         keep_trailing_newline=True, autoescape=False,
     )  # fmt: skip
     tools.globals |= {
-        "runs": runs, "table": lambda *place, **where: main_table(runs, *place, **where), "mean": mean, "each": each,
-        "lead": lead, "rows": rows, "name": NAMES.__getitem__, "min": min, "max": max,
+        "runs": runs, "tuning": tuning, "table": lambda *place, **where: main_table(runs, *place, **where),
+        "mean": mean, "each": each, "each_tuning": lambda *what: each(*what, of=tuning), "lead": lead, "rows": rows,
+        "name": NAMES.__getitem__, "behind": lambda: behind(runs), "losers": lambda: losers(runs),
+        "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
+        "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form, "printed": lookup.printed,
+        "payload": lambda method: payload(runs, method), "min": min, "max": max, "exists": lambda n: (HERE / n).exists(),
     }  # fmt: skip
     return tools.get_template(template).render()
+
+
+def verdicts(runs: Runs) -> list[tuple[str, ...]]:
+    """Everyone at the end, pFedDSH against the best other in each table of the paper's data."""
+    found = []
+    for group in runs.groups:
+        test = against_best(group.contest, measures.everyone_at_the_end, at_the_end)
+        ours = test.get(group.main["pfeddsh"].id) if "pfeddsh" in group.main else None
+        if ours:
+            told = ours.rival, f"{ours.difference:+.1f}", f"{ours.better} of {ours.seeds}"
+            found.append((place(group), *told, p_value(ours.p), p_value(ours.p_seeds), ours.beyond_chance))
+    return found
+
+
+def best_rival(runs: Runs, measure: str, schedule: str, dataset: str) -> float:
+    """Of the methods in contest, seed 0."""
+    group = runs.group(schedule, dataset)
+    others = [cell.label for cell in group.contest if cell.variant.method != "pfeddsh"] if group else []
+    return max(runs.mean(measure, method, schedule, [0], dataset=dataset) for method in others)
+
+
+def payload(runs: Runs, method: str) -> list[str]:
+    """KiB of 80+20, seed 0: down, up, once down, once up, and the paper's down and up."""
+    cell = runs.cell(method, "80+20")
+    assert cell, method
+    sent = cell.runs[0].results.payload_kib
+    own = [f"{value or 0:.2f}" for value in (sent.down, sent.up, sent.once_down, sent.once_up)]
+    printed = paper.everything()["payload"].get(method)
+    return [*own, " / ".join(f"{value:.2f}" for value in printed) if printed else "not in its table"]
 
 
 def between(text: str, content: str) -> str:

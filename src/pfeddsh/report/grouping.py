@@ -207,7 +207,9 @@ def _seeds(groups: Sequence[Group]) -> list[str]:
             missing = sorted(every - {run.results.seed for run in cell.runs})
             lacking += [f"{cell.label} ({', '.join(map(str, missing))})"] if missing else []
         if lacking:
-            found.append(f"{group.where}: seeds are missing for {', '.join(lacking)}; means are over different seeds, see n")
+            found.append(
+                f"{group.where}: seeds are missing for {', '.join(lacking)}; means are over different seeds, see n"
+            )
     return found
 
 
