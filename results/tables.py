@@ -1,10 +1,11 @@
-"""Write what the documents say of the runs in this folder: docs/tables.md, docs/results.md, and a part of README.md.
+"""Write what the documents say of the runs in this folder: whole pages of docs, and the marked parts of others.
 
 `python results/tables.py` after `results/reproduce.sh`, or whenever a run here has changed; with `--check` it writes
 nothing, and fails where a document says something else. Sentences lie in results/text with their numbers left open.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,10 @@ PARTS = (
     "standings", "table1", "measures", "ablation", "sensitivity", "losses", "tests", "capacity", "latency", "payload",
 )  # fmt: skip
 KNOWN = ("cifar10, 80+20, seed 0",)  # not all paired until they are made again: a note says so, others fail
+WHOLE = ("results", "technical-report")  # pages that are made of a template
+MARKED = [HERE.parent / "README.md", *(HERE.parent / "docs" / f"{name}.md" for name in (
+    "baselines", "deviations", "first-form", "demo", "medical",
+))]  # fmt: skip  # those with a part between two marks
 HEADINGS = {
     "end": "everyone at the end, %", "lost": "lost > 2 points, %", "first": "first batch after its step, %",
     "change": "its change to the end", "pa": "PA of newcomers", "pa3": "3+ visits", "zero": "zero-shot",
@@ -97,12 +102,14 @@ def rendered(runs: Runs, template: str) -> str:
         loader=FileSystemLoader(HERE / "text"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True, autoescape=False,
     )  # fmt: skip
+    tools.tests["search"] = lambda text, pattern: re.search(pattern, text) is not None
     tools.globals |= {
         "runs": runs, "tuning": tuning, "table": lambda *place, **where: main_table(runs, *place, **where),
         "mean": mean, "each": each, "each_tuning": lambda *what: each(*what, of=tuning), "lead": lead, "rows": rows,
         "name": NAMES.__getitem__, "behind": lambda: behind(runs), "losers": lambda: losers(runs),
         "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
         "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form, "printed": lookup.printed,
+        "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
         "payload": lambda method: payload(runs, method), "min": min, "max": max, "exists": lambda n: (HERE / n).exists(),
     }  # fmt: skip
     return tools.get_template(template).render()
@@ -115,7 +122,7 @@ def verdicts(runs: Runs) -> list[tuple[str, ...]]:
         test = against_best(group.contest, measures.everyone_at_the_end, at_the_end)
         ours = test.get(group.main["pfeddsh"].id) if "pfeddsh" in group.main else None
         if ours:
-            told = ours.rival, f"{ours.difference:+.1f}", f"{ours.better} of {ours.seeds}"
+            told = NAMES.get(ours.rival, ours.rival), f"{ours.difference:+.1f}", f"{ours.better} of {ours.seeds}"
             found.append((place(group), *told, p_value(ours.p), p_value(ours.p_seeds), ours.beyond_chance))
     return found
 
@@ -146,12 +153,10 @@ def between(text: str, content: str) -> str:
 
 def documents(runs: Runs) -> dict[Path, str]:
     """Every file that says what runs have shown, as it should be."""
-    root, readme = HERE.parent, HERE.parent / "README.md"
-    return {
-        root / "docs" / "tables.md": all_tables(runs),
-        root / "docs" / "results.md": rendered(runs, "results.md.j2"),
-        readme: between(readme.read_text(), rendered(runs, "readme.md.j2")),
-    }
+    docs = HERE.parent / "docs"
+    whole = {docs / f"{name}.md": rendered(runs, f"{name}.md.j2") for name in WHOLE}
+    marked = {path: between(path.read_text(), rendered(runs, f"{path.stem.lower()}.md.j2")) for path in MARKED}
+    return {docs / "tables.md": all_tables(runs)} | whole | marked
 
 
 def faults(runs: Runs) -> list[str]:
