@@ -2,11 +2,12 @@
 
 import csv
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from pfeddsh.report import measures
 from pfeddsh.report.grouping import Cell, Group, group_runs
-from pfeddsh.report.read import gather
+from pfeddsh.report.read import Run, gather
 
 HERE = Path(__file__).parent
 MEASURES: dict[str, tuple[measures.Measure, str]] = {
@@ -30,7 +31,7 @@ class Runs:
     """
 
     def __init__(self, folder: Path = HERE, tuning: bool = False) -> None:
-        runs, unread = gather([folder])
+        runs, unread = _read(folder)
         self.groups, problems = group_runs([run for run in runs if (run.results.seed >= TUNING) == tuning])
         self.problems = unread + problems  # what a reader must be warned of
         self.cells: dict[tuple[str, str, str, Protocol], Cell] = {
@@ -66,6 +67,12 @@ class Runs:
         rivals = [self.values("end", other, schedule, **where) for other in others]
         best = {seed: max((rival[seed] for rival in rivals if seed in rival), default=None) for seed in own}
         return {seed: own[seed] - value for seed, value in sorted(best.items()) if value is not None}
+
+
+@cache
+def _read(folder: Path) -> tuple[list[Run], list[str]]:
+    """Both kinds of seeds are asked for, and by several documents."""
+    return gather([folder])
 
 
 def rows(name: str, **equal: str) -> list[dict[str, str]]:

@@ -110,7 +110,8 @@ def rendered(runs: Runs, template: str) -> str:
         "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
         "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form, "printed": lookup.printed,
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
-        "payload": lambda method: payload(runs, method), "min": min, "max": max, "exists": lambda n: (HERE / n).exists(),
+        "payload": lambda method: payload(runs, method), "min": min, "max": max,
+        "exists": lambda name: (HERE / name).exists(),
     }  # fmt: skip
     return tools.get_template(template).render()
 
@@ -140,7 +141,7 @@ def payload(runs: Runs, method: str) -> list[str]:
     assert cell, method
     sent = cell.runs[0].results.payload_kib
     own = [f"{value or 0:.2f}" for value in (sent.down, sent.up, sent.once_down, sent.once_up)]
-    printed = paper.everything()["payload"].get(method)
+    printed = paper.everything()["payload"].get(method.removesuffix("-local-head"))
     return [*own, " / ".join(f"{value:.2f}" for value in printed) if printed else "not in its table"]
 
 
