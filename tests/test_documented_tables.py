@@ -115,7 +115,8 @@ def test_every_plan_is_a_part_of_the_reproduction_and_the_documents_come_last():
 
 
 def test_the_documents_say_what_the_runs_say(script):
-    """Every number of a run in README, results.md and tables.md, as `results/tables.py --check` has it."""
-    for path, text in script["documents"](script["Runs"]()).items():
+    """Every number of a run in README and docs, as `results/tables.py --check` has it."""
+    runs = script["Runs"]()
+    for path, text in script["documents"](runs).items():
         assert path.read_text() == text, f"{path.name}: run `python results/tables.py`"
-    assert not script["faults"](script["Runs"]())
+    assert not script["faults"](runs)
