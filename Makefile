@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := $(VENV)/bin/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo federation test coverage package lint docs bench peers fuzz clean
+.PHONY: help demo federation test coverage package lint docs paper bench peers fuzz clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ lint: $(VENV)/.tests ## Check style and types
 
 docs: $(VENV)/.tests ## Build the documentation into site/, strictly
 	NO_MKDOCS_2_WARNING=1 $(RUN)mkdocs build --strict
+
+paper: $(VENV)/.tests ## Write the technical report into dist/, as a page and, with a Chromium, as PDF
+	$(RUN)python results/tables.py
+	$(RUN)python results/paper.py
 
 bench: $(VENV)/.ready ## Measure speed and memory against plain PyTorch
 	$(RUN)python benchmarks/throughput.py

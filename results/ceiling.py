@@ -7,11 +7,10 @@ Adds a row to results/ceiling.csv, in place of an earlier one of that seed.
 """
 
 import argparse
-import csv
 import math
-from pathlib import Path
 
 import torch
+from runs import keep
 
 from pfeddsh.configure import build
 from pfeddsh.federation.run import one_thread
@@ -20,7 +19,6 @@ from pfeddsh.methods.base import pooled
 from pfeddsh.models.training import cross_entropy
 
 STEPS, BATCH = 3200, 128
-TABLE = Path(__file__).with_name("ceiling.csv")
 
 
 def main() -> None:
@@ -31,11 +29,7 @@ def main() -> None:
     with one_thread():
         with_prior, without = (served(bench, trained(bench, told)) for told in (True, False))
     row = {"seed": str(config.seed), "without prior": f"{without:.2f}", "with the owner's prior": f"{with_prior:.2f}"}
-    before = list(csv.DictReader(TABLE.open())) if TABLE.exists() else []
-    with TABLE.open("w") as file:
-        writer = csv.DictWriter(file, list(row))
-        writer.writeheader()
-        writer.writerows([*(old for old in before if old["seed"] != row["seed"]), row])
+    keep("ceiling.csv", [row], ["seed"])
 
 
 def trained(bench: Workbench, told: bool) -> torch.Tensor:

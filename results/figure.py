@@ -11,20 +11,19 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from tables import NAMES
+from runs import HERE, Runs
+from wording import plain
 
 from pfeddsh.report import growth
-from pfeddsh.report.grouping import Cell, Group, group_runs
+from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.looks import looks
-from pfeddsh.report.read import gather
 
-HERE = Path(__file__).parent
 FIRST_BATCH = ("pfeddsh", "fedavg-prior", "fedper", "fedavg")
 GROWTH = ("20+80", "10+90", "20+4x20", "10+9x10")
 
 
 def name(cell: Cell) -> str:
-    return f"{NAMES.get(cell.label, cell.label).strip('*')} (n={len(cell.runs)})"
+    return f"{plain(cell)} (n={len(cell.runs)})"
 
 
 def draw_first_batch(groups: Sequence[Group], out: Path) -> None:
@@ -75,7 +74,7 @@ def draw_growth(groups: Sequence[Group], out: Path) -> None:
 
 
 def main() -> None:
-    groups, _ = group_runs(gather([HERE])[0])
+    groups = Runs().groups
     docs = HERE.parent / "docs"
     draw_first_batch(groups, docs / "first-batch.png")
     draw_growth(groups, docs / "growth.png")

@@ -6,11 +6,11 @@ Its rows go to results/guard.csv, in place of those of an earlier run with the s
 """
 
 import argparse
-import csv
 import tempfile
 from pathlib import Path
 
 import torch.nn.functional as F
+from runs import keep
 
 from pfeddsh.configure import build
 from pfeddsh.federation.engines import Serial
@@ -22,7 +22,6 @@ from pfeddsh.methods.pfeddsh import PFedDSH
 from pfeddsh.storage.checkpoint import Checkpoints
 
 OFFERS: list[dict] = []
-TABLE = Path(__file__).with_name("guard.csv")
 
 
 def receive(self, message, data, memory, visit):
@@ -66,7 +65,8 @@ def main() -> None:
         federation.train()
     settings = {"schedule": given.schedule, "seed": str(given.seed), "hold-out": str(given.hold_out)}
     everyone = sum(a for a in federation.ledger.acc[-1]) / bench.plan.clients
-    write(settings, [settings | {"offers": str(len(OFFERS)), "everyone": f"{everyone:.2f}"} | row for row in judged()])
+    same = settings | {"offers": str(len(OFFERS)), "everyone": f"{everyone:.2f}"}
+    keep("guard.csv", [same | row for row in judged()], list(settings))
 
 
 def judged() -> list[dict[str, str]]:
@@ -87,16 +87,6 @@ def judged() -> list[dict[str, str]]:
             "harmful taken": share(harmful), "regret": f"{sum(regret) / len(regret):.2f}", "lost > 2": share(lost),
         })  # fmt: skip
     return rows
-
-
-def write(settings: dict[str, str], rows: list[dict[str, str]]) -> None:
-    """Into the table, in place of what an earlier run with these settings left there."""
-    before = list(csv.DictReader(TABLE.open())) if TABLE.exists() else []
-    kept = [row for row in before if any(row[name] != value for name, value in settings.items())]
-    with TABLE.open("w") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(kept + rows)
 
 
 def share(which: list[bool]) -> str:

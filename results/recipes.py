@@ -1,13 +1,15 @@
 """pFedHN and PeFLL as their authors' repositories have them, on our split and budget: `python results/recipes.py`.
 
 Written from the published algorithms with autograd through a hypernetwork of the original shape, one server and its
-clients in one process. What it prints is what a careful user of the originals gets in step 1; ours must not be below.
+clients in one process. It is what a careful user of the originals gets in step 1; ours must not be below. Adds a row to
+results/recipes.csv, in place of an earlier one with the same settings.
 """
 
 import argparse
 import math
 
 import torch
+from runs import keep
 from torch import Tensor, nn
 
 from pfeddsh.config import Config
@@ -98,7 +100,8 @@ def main() -> None:
             data, theta = bench.shard(client), target(embed(client, None))
             logits = model.forward(theta, data.test[0], model.calibrate(theta, data.train[0]))
             accuracies.append(100 * float((logits.argmax(1) == data.test[1]).float().mean()))
-    print(f"{choice.recipe}, server rate {choice.rate or 'original'}: {sum(accuracies) / len(accuracies):.2f} %")
+    settings = {"recipe": choice.recipe, "seed": str(choice.seed), "server rate": str(choice.rate or "original")}
+    keep("recipes.csv", [settings | {"step 1 accuracy": f"{sum(accuracies) / len(accuracies):.2f}"}], list(settings))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,60 @@
 #!/usr/bin/env bash
-# Repeats every run behind README and docs: results/reproduce.sh [PLAN...], by default the paper's tables and results/plans.
+# Repeats everything behind README and docs: results/reproduce.sh [PART...]; --list names the parts, the most important first.
 # Needs the datasets under PFEDDSH_DATA. Interrupted, it continues where it was; steps are computed once for all plans.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command=${PFEDDSH:-.venv/bin/pfeddsh}
-plans=("$@")
-[[ ${#plans[@]} -gt 0 ]] || plans=(examples/{table1,growth,ablation,sensitivity}.toml results/plans/*.toml)
-for plan in "${plans[@]}"; do
-    out=runs/$(basename "$plan" .toml)
-    "$command" compare "$plan" --out "$out"
-    for run in "$out"/*/results.json; do
-        cp "$run" "results/$(basename "$(dirname "$run")").json"
-    done
+python=${PYTHON:-.venv/bin/python}
+parts=(
+    table1 controls rivals guard more-controls variants seeds dirichlet datasets datasets-seeds # the tables
+    ablation investigations frozen replay # which part does what
+    regret ceilings recipes trials        # the guard's offers, pooled images, the originals' recipes, rivals' settings
+    growth resnet8 pneumonia asked asked-datasets prior statistics fedselect round-robin demo sensitivity
+    latency   # wants a quiet machine
+    documents # figures and texts, from whatever is there
+)
+
+compare() { # PLAN [OPTION...]
+    local out=runs/$(basename "$1" .toml)
+    "$command" compare "$1" --out "$out" "${@:2}"
+}
+
+keep() { # the results of a plan's runs
+    for run in runs/"$1"/*/results.json; do cp "$run" "results/$(basename "$(dirname "$run")").json"; done
+}
+
+part() {
+    local plan=examples/$1.toml
+    [[ -e $plan && ! -e results/plans/$1.toml ]] || plan=results/plans/$1.toml
+    case $1 in
+    regret) for schedule in 20+80 80+20 80+4x5; do has guard.csv "$schedule,100,0.0" || "$python" results/guard.py --schedule "$schedule"; done ;;
+    ceilings) for seed in 0 1 2; do has ceiling.csv "$seed" || "$python" results/ceiling.py --seed "$seed"; done ;;
+    recipes) for recipe in pfedhn pefll; do has recipes.csv "$recipe" || "$python" results/recipes.py "$recipe"; done ;;
+    trials) results/tune.sh ;;
+    latency)
+        compare "$plan" --jobs 1 --cache runs/latency-cache # nothing of other plans is reused: it would cost no time
+        "$python" results/latency.py runs/latency
+        ;;
+    documents) "$python" results/figure.py && "$python" results/tables.py ;;
+    *)
+        if [[ $1 == pneumonia ]]; then
+            mkdir -p runs
+            "$python" examples/pneumonia_sites.py "${PFEDDSH_DATA:?}/medmnist/pneumoniamnist.npz" runs/sites.npz
+        fi
+        compare "$plan"
+        keep "$1"
+        ;;
+    esac
+}
+
+has() { grep -q "^$2," "results/$1" 2>/dev/null; }
+
+if [[ ${1:-} == --list ]]; then
+    printf '%s\n' "${parts[@]}"
+    exit
+fi
+[[ $# -gt 0 ]] || set -- "${parts[@]}"
+for name in "$@"; do
+    [[ " ${parts[*]} " == *" $name "* ]] || { echo "no part '$name'; --list names them" >&2 && exit 2; }
 done
+for name in "$@"; do part "$name"; done

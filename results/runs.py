@@ -2,11 +2,12 @@
 
 import csv
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from pfeddsh.report import measures
 from pfeddsh.report.grouping import Cell, Group, group_runs
-from pfeddsh.report.read import gather
+from pfeddsh.report.read import Run, gather
 
 HERE = Path(__file__).parent
 MEASURES: dict[str, tuple[measures.Measure, str]] = {
@@ -19,14 +20,20 @@ MEASURES: dict[str, tuple[measures.Measure, str]] = {
     "zero": (measures.zero_shot_mean, "+.1f"),
     "first_end": (measures.first_batch_at_the_end, ".1f"),
 }
+TUNING = 100
 Protocol = tuple[tuple[str, object], ...]
 
 
 class Runs:
-    """All runs of a folder. `protocol` names what departs from the default one, such as alpha=0.5."""
+    """All runs of a folder. `protocol` names what departs from the default one, such as alpha=0.5.
 
-    def __init__(self, folder: Path = HERE) -> None:
-        self.groups, _ = group_runs(gather([folder])[0])
+    Seeds from 100 on are those that settings were chosen on: they stand apart, and no table mixes them with others.
+    """
+
+    def __init__(self, folder: Path = HERE, tuning: bool = False) -> None:
+        runs, unread = _read(folder)
+        self.groups, problems = group_runs([run for run in runs if (run.results.seed >= TUNING) == tuning])
+        self.problems = unread + problems  # what a reader must be warned of
         self.cells: dict[tuple[str, str, str, Protocol], Cell] = {
             (group.setting.dataset, group.schedule, cell.label, _departs(group)): cell
             for group in self.groups
@@ -35,6 +42,10 @@ class Runs:
 
     def cell(self, method: str, schedule: str, dataset: str = "cifar10", **protocol: object) -> Cell | None:
         return self.cells.get((dataset, schedule, method, tuple(sorted(protocol.items()))))
+
+    def group(self, schedule: str, dataset: str = "cifar10", **protocol: object) -> Group | None:
+        place = dataset, schedule, tuple(sorted(protocol.items()))
+        return next((g for g in self.groups if (g.setting.dataset, g.schedule, _departs(g)) == place), None)
 
     def values(self, measure: str, method: str, schedule: str, **where: object) -> dict[int, float]:
         """By seed; empty without runs."""
@@ -58,10 +69,26 @@ class Runs:
         return {seed: own[seed] - value for seed, value in sorted(best.items()) if value is not None}
 
 
+@cache
+def _read(folder: Path) -> tuple[list[Run], list[str]]:
+    """Both kinds of seeds are asked for, and by several documents."""
+    return gather([folder])
+
+
 def rows(name: str, **equal: str) -> list[dict[str, str]]:
     """Of a table of this folder, such as guard.csv: the rows with these values."""
     with (HERE / name).open() as file:
         return [row for row in csv.DictReader(file) if all(row[k] == v for k, v in equal.items())]
+
+
+def keep(name: str, found: Sequence[dict[str, str]], by: Sequence[str]) -> None:
+    """Into a table of this folder, in place of rows with the same values in these columns."""
+    new = {tuple(row[column] for column in by) for row in found}
+    before = rows(name) if (HERE / name).exists() else []
+    with (HERE / name).open("w") as file:
+        writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows([*(row for row in before if tuple(row[column] for column in by) not in new), *found])
 
 
 def _departs(group: Group) -> Protocol:

@@ -81,10 +81,24 @@ def test_the_examples_are_plans(name):
     assert {run.config.dataset for run in plan.runs()} == {"cifar10"}
 
 
+PLANS = sorted([*EXAMPLES.glob("*.toml"), *EXAMPLES.parent.glob("results/plans/*.toml")])
+TWICE = {"examples/investigations.toml", "examples/sensitivity.toml"}  # name runs of table1 and ablation again
+
+
+def test_one_name_is_one_run_in_all_plans():
+    """Results of all plans lie in one folder: a name must not stand for two runs, nor a run have two names there."""
+    named, configured = {}, {}
+    for plan in PLANS:
+        for run in make(read(plan)).runs():
+            assert named.setdefault(run.name, run.config) == run.config, (plan, run.name)
+            if str(plan.relative_to(EXAMPLES.parent)) not in TWICE:
+                name = configured.setdefault(run.config.toml(), run.name)
+                assert name == run.name, plan
+
+
 def test_every_kept_result_is_a_run_of_a_kept_plan():
     kept = EXAMPLES.parent / "results"
-    plans = [*EXAMPLES.glob("*.toml"), *kept.glob("plans/*.toml")]
-    planned = {run.name: run.config for plan in plans for run in make(read(plan)).runs()}
+    planned = {run.name: run.config for plan in PLANS for run in make(read(plan)).runs()}
     for path in kept.glob("*.json"):
         results, config = json.loads(path.read_text()), planned[path.stem]
         told = {"options": results["options"], **results["protocol"]}  # keys that came later are at their defaults

@@ -1,6 +1,7 @@
 """The tables in README and docs: made from the runs in results/, and as the script makes them now."""
 
 import runpy
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,80 @@ def test_a_column_that_says_nothing_new_is_left_out(script, tmp_path):
     assert dict(zip(headings, lines[0], strict=True))["zero-shot"] == "+2.0"
 
 
+def test_every_method_and_variant_has_a_row_and_no_oracle_is_bold(script, tmp_path):
+    write(tmp_path / "a", results("central", "80+20", drift=9.0))
+    write(tmp_path / "b", results("joint", "80+20", drift=5.0))
+    write(tmp_path / "c", results("pfedhn-embed-only", "80+20", drift=0.0))
+    write(tmp_path / "d", results("fedavg-prior", "80+20", drift=-1.0, existing="guard"))
+    write(tmp_path / "e", results("fedper", "80+20", drift=-20.0, later="frozen"))
+    write(tmp_path / "f", results("pfeddsh-hyper", "80+20"))
+    _, lines = rows(script["main_table"](script["Runs"](tmp_path), "80+20"))
+    assert [line[0] for line in lines] == [
+        "*one model on pooled data, the ceiling*", "*pFedDSH, everyone retrains, an oracle*",
+        "pFedHN, embeddings only", "FedAvg + prior, guard", "FedPer, frozen after step 1",
+    ]  # fmt: skip
+    assert [line[1].startswith("**") for line in lines] == [False, False, True, False, False]
+
+
+def test_runs_that_cannot_be_paired_are_a_fault_and_noted(script, tmp_path):
+    moved = results("fedavg", "80+20", seed=7)
+    moved["local"] = [value - 1 for value in moved["local"]]
+    for name in ("pa", "pa_mean", "pa_sampled"):
+        moved[name] = [v + 1 for v in moved[name]] if isinstance(moved[name], list) else moved[name] + 1
+    write(tmp_path / "a", moved)
+    for method in ("fedper", "fedrep"):
+        write(tmp_path / method, results(method, "80+20", seed=7))
+    runs = script["Runs"](tmp_path)
+    assert script["faults"](runs) == ["cifar10, 80+20, seed 7: runs of other clients in one table; make them again"]
+    assert "cifar10, 80+20, seed 7. fedavg had other local-only" in script["main_table"](runs, "80+20")
+    assert any("not paired" in problem for problem in runs.problems)
+
+
+def test_whoever_is_ahead_of_pfeddsh_is_told(script, tmp_path):
+    for seed in range(2):
+        write(tmp_path / f"ours{seed}", results("pfeddsh", "80+20", seed, drift=-3.0))
+        write(tmp_path / f"worse{seed}", results("fedavg", "80+20", seed, drift=-30.0))
+    write(tmp_path / "better", results("fedper", "80+20", 1, drift=9.0))
+    write(tmp_path / "oracle", results("central", "80+20", drift=20.0))
+    runs = script["Runs"](tmp_path)
+    everyone = next(line for line in script["behind"](runs) if "everyone at the end" in line)
+    assert everyone.startswith("**CIFAR-10, 80+20**") and "FedPer (+" in everyone and "1 seed)" in everyone
+    assert "FedAvg" not in everyone and "pooled" not in everyone
+    assert script["losers"](runs)[0].startswith("CIFAR-10, 80+20 ")
+
+
+def test_seeds_that_settings_were_chosen_on_stand_apart(script, tmp_path):
+    write(tmp_path / "a", results("fedper", "80+20", 0))
+    write(tmp_path / "b", results("fedper", "80+20", 100))
+    reported, tuning = script["Runs"](tmp_path), script["Runs"](tmp_path, tuning=True)
+    assert [reported.cell("fedper", "80+20").seeds, tuning.cell("fedper", "80+20").seeds] == ["0", "100"]
+
+
+def test_a_number_that_no_row_has_cannot_be_told(script):
+    assert script["lookup"].tuned("fedavg", "statistics=own") < script["lookup"].tuned("fedavg")
+    with pytest.raises(LookupError, match=r"0 rows of tuning\.csv"):
+        script["lookup"].tuned("fedavg", "statistics=none")
+
+
+def test_the_technical_report_is_one_file():
+    page = runpy.run_path(str(ROOT / "results" / "paper.py"))["page"]
+    made = page("# A title\n\n![growth](growth.png)\n\n| a |\n|---|\n| 1 |\n")
+    assert 'src="data:image/png;base64,' in made and "<td>1</td>" in made and "<title>A title</title>" in made
+
+
+def test_every_plan_is_a_part_of_the_reproduction_and_the_documents_come_last():
+    listed = subprocess.run([ROOT / "results" / "reproduce.sh", "--list"], capture_output=True, text=True, check=True)
+    parts = listed.stdout.split()
+    assert {path.stem for path in (ROOT / "results" / "plans").glob("*.toml")} <= set(parts)
+    assert {path.stem for path in (ROOT / "examples").glob("*.toml")} <= set(parts)
+    assert (parts[0], parts[-1]) == ("table1", "documents")
+    wrong = subprocess.run([ROOT / "results" / "reproduce.sh", "tabel1"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and "no part 'tabel1'" in wrong.stderr
+
+
 def test_the_documents_say_what_the_runs_say(script):
-    """Every number of a run in README, results.md and tables.md, as `results/tables.py --check` has it."""
-    for path, text in script["documents"](script["Runs"]()).items():
+    """Every number of a run in README and docs, as `results/tables.py --check` has it."""
+    runs = script["Runs"]()
+    for path, text in script["documents"](runs).items():
         assert path.read_text() == text, f"{path.name}: run `python results/tables.py`"
+    assert not script["faults"](runs)

@@ -2,7 +2,8 @@
 
 It is the ceiling of what sharing can bring: as many images a round as a cohort holds on average, drawn from all, with
 the protocol's learning rate and momentum. What separates it from FedAvg is the skew of the clients and nothing else.
-Served as FedAvg is, with each client's prior and its own statistics taken anew by the registry's preset.
+By the registry's preset it is served with each client's prior and pooled statistics. In later steps it goes on training
+on everyone's images, so its RI has more training in it as well as newcomers' images.
 """
 
 from pfeddsh.methods.fedavg import FedAvg

@@ -52,6 +52,7 @@ GROUP = "pfeddsh.methods"  # the entry points by which installed packages offer 
 REQUIRED = ("init", "download", "local", "aggregate")  # of every method
 
 FIRST = {"common_rate": 0, "rate": 0.7, "bias_rate": 0.3}  # the hypernetwork carries everything, as in the paper
+REPLAY = {**FIRST, "replay": "paper", "inversion": "sensitivity"}
 
 METHODS: dict[str, Entry] = {
     "local": Entry(Local, "every client alone: the control behind PA"),
@@ -131,10 +132,17 @@ METHODS: dict[str, Entry] = {
     "pfeddsh-paper": Entry(
         HyperDSH,
         "as the paper writes it, where that can be run: masks, its replay, no common model, no label prior",
-        {**FIRST, "protection": "gate", "replay": "paper", "inversion": "sensitivity", "prior": False},
+        {**REPLAY, "protection": "gate", "prior": False},
+    ),
+    "pfeddsh-paper-unmasked": Entry(
+        HyperDSH, "the same without its masks: nothing is protected", {**REPLAY, "protection": "none", "prior": False}
     ),
     "pfeddsh-paper-gate": Entry(HyperDSH, "its masks alone, with the label prior", {**FIRST, "protection": "gate"}),
+    "pfeddsh-paper-gate-replay": Entry(
+        HyperDSH, "its masks and its replay, with the label prior", {**REPLAY, "protection": "gate"}
+    ),
     "pfeddsh-paper-projection": Entry(HyperDSH, "its hypernetwork under our projection, with the prior", FIRST),
+    "pfeddsh-paper-projection-replay": Entry(HyperDSH, "the same with its replay", REPLAY),
     "pfeddsh-paper-neither": Entry(
         HyperDSH, "its hypernetwork, no protection, no replay, with the prior", {**FIRST, "protection": "none"}
     ),

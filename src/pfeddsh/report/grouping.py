@@ -79,6 +79,12 @@ class Group:
     cells: tuple[Cell, ...] = field(repr=False)
 
     @property
+    def where(self) -> str:
+        """Dataset, schedule, and what is unlike the default protocol."""
+        unlike = [f"{name}={value}" for name, value in self.setting.differs().items()]
+        return ", ".join([self.setting.dataset, self.schedule, *unlike])
+
+    @property
     def steps(self) -> int:
         return len(parse(self.schedule))
 
@@ -201,23 +207,32 @@ def _seeds(groups: Sequence[Group]) -> list[str]:
             missing = sorted(every - {run.results.seed for run in cell.runs})
             lacking += [f"{cell.label} ({', '.join(map(str, missing))})"] if missing else []
         if lacking:
-            where = f"{group.setting.dataset}, {group.schedule}"
-            found.append(f"{where}: seeds are missing for {', '.join(lacking)}; means are over different seeds, see n")
+            found.append(
+                f"{group.where}: seeds are missing for {', '.join(lacking)}; means are over different seeds, see n"
+            )
     return found
 
 
 def _controls(groups: Sequence[Group]) -> list[str]:
-    """Clients are paired only if they are the same clients; their local-only accuracies tell."""
-    found = []
-    for group in groups:
-        first: dict[int, Run] = {}
-        for run in (run for cell in group.cells for run in cell.runs):
-            twin = first.setdefault(run.results.seed, run)
-            if not comparable(run, twin):
-                found.append(
-                    f"{twin.path} and {run.path} have the same dataset, schedule and seed but other clients or other "
-                    "local-only accuracies: not the same protocol; they are not paired"
-                )
+    return [
+        f"{where}: {'; '.join(labels)} had other clients or other local-only accuracies than the rest: not the same "
+        "protocol; they are not paired"
+        for group in groups
+        for where, labels in unpaired(group).items()
+    ]
+
+
+def unpaired(group: Group) -> dict[str, list[str]]:
+    """By place and seed, the fewer of those whose clients were not the same; local-only accuracies tell."""
+    found = {}
+    for seed in sorted({run.results.seed for cell in group.cells for run in cell.runs}):
+        parts: list[list[tuple[Cell, Run]]] = []
+        for one in ((cell, run) for cell in group.cells for run in cell.runs if run.results.seed == seed):
+            part = next((part for part in parts if comparable(part[0][1], one[1])), None)
+            parts.append([one]) if part is None else part.append(one)
+        fewer = sorted(parts, key=len)[:-1]
+        if fewer:
+            found[f"{group.where}, seed {seed}"] = [cell.label for part in fewer for cell, _ in part]
     return found
 
 

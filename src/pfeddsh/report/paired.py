@@ -1,8 +1,9 @@
 """Two cells against each other, client by client in the same seed."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pfeddsh.report.contract import Results
 from pfeddsh.report.grouping import Cell, comparable
@@ -42,23 +43,36 @@ def first_batch(run: Results) -> dict[int, float]:
     return {k: z - a for k, (z, a, joined) in enumerate(pairs) if joined == 1 and z is not None and a is not None}
 
 
+FEW = 3  # with fewer seeds nothing is said about the next training run
+LEVEL = 0.05
+TOO_FEW = "too few seeds"
+
+
 @dataclass(frozen=True)
 class PairedTest:
-    """One cell against a rival, client by client."""
+    """One cell against a rival, over the seeds that both have: client by client, and seed by seed."""
 
     rival: str
     difference: float  # mean of the seeds' mean differences, points
     seeds: int
     better: int  # in how many of these seeds
     clients: int
-    p: float
+    p: float  # over clients
+    p_seeds: float | None  # None: too few seeds
+
+    @property
+    def beyond_chance(self) -> str:
+        """Only where both tests say so."""
+        if self.p_seeds is None:
+            return TOO_FEW
+        return "yes" if max(self.p, self.p_seeds) < LEVEL else "no"
 
 
 def compare(cell: Cell, rival: Cell, per_client: PerClient) -> PairedTest | None:
-    """Wilcoxon's signed-rank test over clients, each paired with itself under the rival in the same seed.
+    """Wilcoxon's signed-rank test over clients, and Student's t-test over the seeds' means, each paired with the rival.
 
-    Over three seeds no rank test can fall below p = 0.25, so seeds are counted, not tested. Clients of one seed share a
-    training run: p tells whether these clients differ, not whether the next training run would.
+    Clients of one seed share a training run: the first p tells whether these clients differ, the second whether the
+    next training run would.
     """
     others = {run.results.seed: run for run in rival.runs}
     by_seed: list[list[float]] = []
@@ -73,8 +87,21 @@ def compare(cell: Cell, rival: Cell, per_client: PerClient) -> PairedTest | None
         return None
     means = [statistics.fmean(seed) for seed in by_seed]
     every = [difference for seed in by_seed for difference in seed]
-    better = sum(value > 0 for value in means)
-    return PairedTest(rival.label, statistics.fmean(means), len(means), better, len(every), signed_rank(every))
+    return PairedTest(
+        rival.label, statistics.fmean(means), len(means), sum(value > 0 for value in means), len(every),
+        signed_rank(every), over_runs(means),
+    )  # fmt: skip
+
+
+def over_runs(differences: Sequence[float]) -> float | None:
+    """Two-sided p of a paired t-test, a difference a seed; None if there are too few."""
+    from scipy.stats import ttest_1samp
+
+    if len(differences) < FEW:
+        return None
+    if len(set(differences)) == 1:
+        return 0.0 if differences[0] else 1.0
+    return float(ttest_1samp(differences, 0.0).pvalue)
 
 
 def signed_rank(differences: Sequence[float]) -> float:
@@ -102,24 +129,44 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected
 
 
+def gap(cell: Cell, rival: Cell, measure: Measure) -> float | None:
+    """Difference of the means over the seeds that both have; over all of each if they share none."""
+    shared = shared_seeds(cell, rival)
+    own, theirs = over_seeds(cell, measure, shared), over_seeds(rival, measure, shared)
+    return own.mean - theirs.mean if own and theirs else None
+
+
+def shared_seeds(*cells: Cell) -> set[int]:
+    return set.intersection(*({run.results.seed for run in cell.runs} for cell in cells))
+
+
+def best_other(cell: Cell, cells: Sequence[Cell], measure: Measure) -> Cell | None:
+    """The rival that leaves this cell the least, each judged on the seeds it shares with it."""
+    gaps = [(found, rival) for rival in cells if rival is not cell and (found := gap(cell, rival, measure)) is not None]
+    return min(gaps, key=lambda pair: pair[0])[1] if gaps else None
+
+
 def ranking(cells: Sequence[Cell], measure: Measure) -> list[tuple[Cell, Spread]]:
-    """The best first, by the seeds that all of them have; if there are none, by all."""
-    shared = set.intersection(*({run.results.seed for run in cell.runs} for cell in cells)) if cells else set()
-    spreads = [(cell, over_seeds(cell, measure, shared)) for cell in cells]
-    return sorted(((c, s) for c, s in spreads if s), key=lambda pair: -pair[1].mean)
+    """The best first: who leads its best rival by most, or is least behind it, on the seeds that the two share."""
+
+    def lead(cell: Cell) -> float:
+        rival = best_other(cell, cells, measure)
+        found = gap(cell, rival, measure) if rival else None
+        return math.inf if found is None else found
+
+    spreads = [(cell, spread) for cell in cells if (spread := over_seeds(cell, measure))]
+    return sorted(spreads, key=lambda pair: -lead(pair[0]))
 
 
 def against_best(cells: Sequence[Cell], measure: Measure, per_client: PerClient
                  ) -> dict[str, PairedTest]:  # fmt: skip
-    """Every cell against the best of the others; p corrected over the table."""
-    ranked = [cell for cell, _ in ranking(cells, measure)]
-    found = {}
-    for cell in ranked:
-        rival = next((other for other in ranked if other is not cell), None)
-        if rival and (comparison := compare(cell, rival, per_client)):
-            found[cell.id] = comparison
-    fair = holm([comparison.p for comparison in found.values()])
-    return {
-        key: PairedTest(c.rival, c.difference, c.seeds, c.better, c.clients, p)
-        for (key, c), p in zip(found.items(), fair, strict=True)
+    """Every cell against the best of the others; both p corrected over the table."""
+    found = {
+        cell.id: comparison
+        for cell in cells
+        if (rival := best_other(cell, cells, measure)) and (comparison := compare(cell, rival, per_client))
     }
+    fair = dict(zip(found, holm([test.p for test in found.values()]), strict=True))
+    seeded = {key: test.p_seeds for key, test in found.items() if test.p_seeds is not None}
+    corrected = dict(zip(seeded, holm(list(seeded.values())), strict=True))
+    return {key: replace(test, p=fair[key], p_seeds=corrected.get(key)) for key, test in found.items()}

@@ -44,9 +44,9 @@ def build(groups: Sequence[Group]) -> tuple[Table, Table, Table]:
             for cell in by(_tested(group)[name][0], group.contest):
                 if c := each.get(cell.id):
                     won = f"{c.better} of {c.seeds}"
-                    tests.append(
-                        Row(group, cell, (name, cell.label, c.difference, c.rival, won, c.clients, p_value(c.p)))
-                    )
+                    p = p_value(c.p), p_value(c.p_seeds)
+                    values = (name, cell.label, c.difference, c.rival, won, c.clients, *p, c.beyond_chance)
+                    tests.append(Row(group, cell, values))
     table = Table("standings", "Everyone, newcomers, existing clients", WHOLE, WHOLE_COLUMNS, tuple(whole))
     paper = Table("table1", "The paper's Table 1: the last step", LAST, LAST_COLUMNS, tuple(last))
     return (
@@ -59,7 +59,8 @@ def build(groups: Sequence[Group]) -> tuple[Table, Table, Table]:
 def _whole(cell: Cell, found: Found, rare: bool) -> tuple[Value, ...]:
     return (
         cell.label, len(cell.runs),
-        over_seeds(cell, measures.everyone_at_the_end), _p(found, END.name, cell), over_seeds(cell, measures.lost),
+        over_seeds(cell, measures.everyone_at_the_end), *_p(found, END.name, cell),
+        over_seeds(cell, measures.lost),
         over_seeds(cell, measures.first_step), over_seeds(cell, measures.ri_total),
         over_seeds(cell, measures.pa_mean), over_seeds(cell, measures.pa_sampled_mean) if rare else None,
         over_seeds(cell, measures.zero_shot_mean),
@@ -71,14 +72,14 @@ def _last(cell: Cell, found: Found, rare: bool) -> tuple[Value, ...]:
     return (
         cell.label, len(cell.runs),
         over_seeds(cell, measures.pa_last), over_seeds(cell, measures.pa_sampled_last) if rare else None,
-        over_seeds(cell, measures.zero_shot_last), old[1], _p(found, PA_LAST.name, cell),
-        over_seeds(cell, measures.ri_last), old[0], _p(found, RI_LAST.name, cell),
+        over_seeds(cell, measures.zero_shot_last), old[1], *_p(found, PA_LAST.name, cell),
+        over_seeds(cell, measures.ri_last), old[0], *_p(found, RI_LAST.name, cell),
     )  # fmt: skip
 
 
-def _p(found: Found, name: str, cell: Cell) -> str | None:
+def _p(found: Found, name: str, cell: Cell) -> tuple[str | None, str | None]:
     test = found.get(name, {}).get(cell.id)
-    return p_value(test.p) if test else None
+    return (p_value(test.p), p_value(test.p_seeds)) if test else (None, None)
 
 
 def _rarely_sampled(run: Results) -> bool:
@@ -92,8 +93,12 @@ def _tested(group: Group) -> dict[str, tuple[measures.Measure, paired.PerClient]
     return TESTED if group.steps > 2 else {name: TESTED[name] for name in (END.name, PA_LAST.name, RI_LAST.name)}
 
 
-def P(name: str) -> Column:
-    return Column(f"p ({name})", f"{name} against the best other method: Wilcoxon over clients, Holm-corrected")
+def P(name: str) -> tuple[Column, Column]:
+    best = f"{name} against the best other method"
+    return (
+        Column(f"p, clients ({name})", f"{best}: Wilcoxon over clients, Holm-corrected"),
+        Column(f"p, seeds ({name})", f"{best}: paired t-test over seeds, Holm-corrected"),
+    )
 
 
 TESTED: dict[str, tuple[measures.Measure, paired.PerClient]] = {
@@ -103,29 +108,32 @@ TESTED: dict[str, tuple[measures.Measure, paired.PerClient]] = {
     PA_LAST.name: (measures.pa_last, paired.newcomers),
     RI_LAST.name: (measures.ri_last, paired.existing),
 }
-WHOLE_COLUMNS = (METHOD, SEEDS, END, P("everyone"), LOST, FIRST, CHANGE, PA, SAMPLED, ZERO_SHOT)
+WHOLE_COLUMNS = (METHOD, SEEDS, END, *P("everyone"), LOST, FIRST, CHANGE, PA, SAMPLED, ZERO_SHOT)
 LAST_COLUMNS = (
-    METHOD, SEEDS, PA_LAST, SAMPLED_LAST, ZERO_SHOT_LAST, PAPER_PA, P(PA_LAST.name), RI_LAST, PAPER_RI, P(RI_LAST.name)
+    METHOD, SEEDS, PA_LAST, SAMPLED_LAST, ZERO_SHOT_LAST, PAPER_PA, *P(PA_LAST.name), RI_LAST, PAPER_RI,
+    *P(RI_LAST.name),
 )  # fmt: skip
 WHOLE = (
     "Of the whole run, ordered by everyone at the end, which decides; the other measures explain it. Mean ± standard "
-    "deviation over n seeds. p: against the best other method, client by client, see the tests. Oracles (joint, "
-    "central) and controls (local) are nobody's rivals. Bold: highest mean, if all methods have the same seeds."
+    "deviation over n seeds. p: against the best other method, over clients and over seeds, see the tests. Oracles "
+    "(joint, central) and controls (local) are nobody's rivals. Bold: highest mean, if all methods have the same seeds."
 )
 LAST = (
     "As the paper reports it: of the last batch and of the step in which it joined. A method that has lost much before "
     "may look good here; the table of the whole run decides."
 )
 TESTS = (
-    "Wilcoxon's signed-rank test, two-sided, over clients: each is paired with itself under the best other method in "
-    "the same seed; p is corrected after Holm for the methods of the table. No rank test over three seeds can fall "
-    "below p = 0.25, so seeds are counted and not tested. Clients of one seed share a training run: p says whether "
-    "these clients differ, not whether the next training run would."
+    "Against the best other method, which is found on the seeds that both have. Over clients: Wilcoxon's signed-rank "
+    "test, two-sided, each client paired with itself in the same seed. Clients of one seed share a training run, so it "
+    "says whether these clients differ. Over seeds: a paired t-test of the seeds' means, which says whether the next "
+    f"training run would; with fewer than {paired.FEW} seeds it says nothing. Both are corrected after Holm for the "
+    f"methods of the table. Beyond chance: both below {paired.LEVEL:g}."
 )
 TEST_COLUMNS = (
     Column("measure", text=True), METHOD,
     Column("difference", "mean over the seeds that both have", signed=True, unit="points"),
     Column("against", "the best other method in this measure", text=True),
     Column("seeds won", "seeds with a positive difference, of those both have", text=True),
-    Column("clients", "pairs in the test"), Column("p"),
+    Column("clients", "pairs in the test"), Column("p, clients"), Column("p, seeds"),
+    Column("beyond chance", "where both tests say so", text=True),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pfeddsh.report import measures, paired
 from pfeddsh.report.grouping import Cell, Group, Setting
 from pfeddsh.report.measures import Measure, Spread, over_seeds, worst_loss
-from pfeddsh.report.paired import PerClient, against_best, ranking
+from pfeddsh.report.paired import TOO_FEW, PerClient, against_best, best_other, ranking, shared_seeds
 from pfeddsh.report.table import Column, p_value
 from pfeddsh.results.metrics import LOST
 
@@ -52,7 +52,10 @@ def headline(group: Group) -> str:
     )
     if not others:
         return f"{best.label}: {own.mean:.1f} % for everyone at the end{harm}."
-    next_ = f"next {others[0][0].label}, {others[0][1].mean:.1f} %"
+    second = best_other(best, group.contest, measures.everyone_at_the_end) or others[0][0]
+    shared = shared_seeds(best, second)
+    own, other = (over_seeds(cell, measures.everyone_at_the_end, shared) or own for cell in (best, second))
+    next_ = f"next {second.label}, {other.mean:.1f} %"
     return f"{best.label} is best for everyone at the end: {own.mean:.1f} %, {next_}{harm}."
 
 
@@ -63,16 +66,20 @@ def _winner(
     ranked = ranking(cells, measure)
     if len(ranked) < 2:
         return f"{name} is known for too few methods to compare."
-    (best, own), (second, other) = ranked[:2]
+    best = ranked[0][0]
+    second = best_other(best, cells, measure) or ranked[1][0]
+    shared = shared_seeds(best, second)
+    own, other = over_seeds(best, measure, shared), over_seeds(second, measure, shared)
     line = f"{words} {best.label}, {name} {_points(own, unit)}; next is {second.label}, {_points(other, unit)}."
     found = against_best(cells, measure, per_client).get(best.id)
     if found is None:
         return f"{line} They share no seed, so the difference was not tested."
     seeds = "one shared seed" if found.seeds == 1 else f"{found.seeds} shared seeds ({found.better} in favour)"
-    verdict = "clear" if found.p < 0.05 else "may be chance"
+    verdict = {"yes": "beyond chance", "no": "may be chance"}.get(found.beyond_chance, f"{TOO_FEW} to tell from chance")
+    over = "" if found.p_seeds is None else f", over seeds {p_value(found.p_seeds)}"
     return (
-        f"{line} Over {seeds}: {POINTS.show(found.difference)} points, {verdict} among these {found.clients} clients "
-        f"(p {p_value(found.p)})."
+        f"{line} Over {seeds}: {POINTS.show(found.difference)} points, {verdict} (p over {found.clients} clients "
+        f"{p_value(found.p)}{over})."
     )
 
 

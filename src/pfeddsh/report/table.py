@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.measures import Measure, Spread, over_seeds
+from pfeddsh.report.paired import TOO_FEW
 
 NONE = "\u2013"
 Value = str | int | float | Spread | None
@@ -101,5 +102,8 @@ def _highest(row: Row, rivals: Sequence[Row], column: int) -> bool:
     return isinstance(value, Spread) and value.mean == max(means)
 
 
-def p_value(p: float) -> str:
+def p_value(p: float | None) -> str:
+    """None: there are too few seeds to test."""
+    if p is None:
+        return TOO_FEW
     return "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -1,0 +1,37 @@
+"""Numbers that are no runs of this folder: trials, tuning, the first form's runs, the paper's tables.
+
+Asking for one that is not there, or for one of several, is a mistake: a document cannot invent a number.
+"""
+
+from runs import rows
+
+from pfeddsh.report.paper import everything
+
+
+def one(name: str, column: str, **equal: str) -> float:
+    """The number in this column of the one row with these values."""
+    found = [row[column] for row in rows(name, **equal)]
+    if len(found) != 1:
+        raise LookupError(f"{len(found)} rows of {name} have {equal}, one was expected")
+    return float(found[0])
+
+
+def trial(variant: str, column: str = "step 1", seed: int = 100, schedule: str = "80+20", **more: str) -> float:
+    return one("trials.csv", column, variant=variant, seed=str(seed), schedule=schedule, **more)
+
+
+def tuned(method: str, settings: str = "") -> float:
+    """Step 1 on seed 100."""
+    return one("tuning.csv", "step 1 accuracy", method=method, settings=settings)
+
+
+def first_form(column: str, run: str, seeds: tuple[int, ...] = (0, 1, 2)) -> list[float]:
+    """By seed; a run is dataset, method and schedule, then the variant after an asterisk that stands for the seed."""
+    stem, _, variant = run.partition("*")
+    return [one("first-form.csv", column, run=f"{stem}-seed{seed}{variant}") for seed in seeds]
+
+
+def printed(table: str, method: str, schedule: str = "80+4x5", dataset: str = "cifar10") -> list[float]:
+    """A row of the paper: [RI, PA] of table1, [accuracy, PA, RI] of ablation, [PA, RI] of sensitivity."""
+    found: list[float] = everything()[table][dataset][schedule][method]
+    return found

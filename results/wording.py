@@ -1,0 +1,37 @@
+"""What methods and their variants are called in the documents. Any run has a name here; this file makes it readable."""
+
+from pfeddsh.report.grouping import REFERENCES, Cell
+
+ORACLES = ("central", "joint")  # what the setting forbids: never the best of a table
+NAMES = {
+    "fedavg": "FedAvg", "fedper": "FedPer", "fedrep": "FedRep", "fedselect": "FedSelect", "pfedhn": "pFedHN",
+    "pfedhn-embed-only": "pFedHN, embeddings only", "pfedhn-local-head": "pFedHN, local head",
+    "pefll": "PeFLL", "odpfl-hn": "ODPFL-HN", "fedweit": "FedWeIT", "fedclass": "FedCLASS",
+    "fedclass-local-head": "FedCLASS, local head", "hr": "HR", "hr-local-head": "HR, local head",
+    "fedavg-finetune": "FedAvg + fine-tuning", "fedavg-prior": "FedAvg + prior",
+    "fedavg-prior-finetune": "FedAvg + prior + fine-tuning", "fedper-prior": "FedPer + prior",
+    "fedrep-prior": "FedRep + prior", "ditto": "Ditto", "ditto-prior": "Ditto + prior", "pfeddsh": "pFedDSH",
+    "pfeddsh-asked": "pFedDSH, asked", "pfeddsh-replay": "pFedDSH, replay",
+    "local": "local-only training, the control", "local-prior": "local-only training + prior",
+    "central": "one model on pooled data, the ceiling", "joint": "pFedDSH, everyone retrains, an oracle",
+}  # fmt: skip
+SETTINGS = {
+    "existing=guard": "guard", "existing=keep": "own model kept", "later=frozen": "frozen after step 1",
+    "later=frozen-head": "frozen but for heads", "ask=true": "asked", "statistics=fresh": "fresh statistics",
+    "prior=false": "no prior", "replay_first=true": "replay after step 1", "every=1": "every visit",
+}  # fmt: skip
+DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet", "sites": "PneumoniaMNIST"}
+
+
+def plain(cell: Cell) -> str:
+    """A method and what is unusual about it."""
+    settings = (f"{name}={value}" for name, value in cell.variant.settings)
+    method = NAMES.get(cell.variant.method, cell.variant.method)
+    return ", ".join([method, *(SETTINGS.get(setting, setting) for setting in settings)])
+
+
+def readable(cell: Cell) -> str:
+    """The same as a row of a table: pFedDSH bold, oracles and controls in italics."""
+    if cell.label == "pfeddsh":
+        return f"**{plain(cell)}**"
+    return f"*{plain(cell)}*" if cell.variant.method in REFERENCES else plain(cell)
