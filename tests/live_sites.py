@@ -17,6 +17,7 @@ from pfeddsh.federation.engines import Serial
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Shard, Workbench
+from pfeddsh.live.coordinator.clients import quorum
 from pfeddsh.live.coordinator.config import LiveConfig, build, save
 from pfeddsh.live.coordinator.run import coordinate
 from pfeddsh.live.coordinator.schedule import LiveSchedule
@@ -94,6 +95,8 @@ def simulate(
     class WithoutThose(Simulated):
         def ask(self, job, messages, memories, step, round):
             replies = super().ask(job, messages, memories, step, round)
+            if job == "settle":
+                bench.method.quorum = quorum(len(messages))
             lost = {k for k, _ in replies if job == "local" and (step, round, k) in absent}
             return [(k, (Message(), memory) if k in lost else (reply, memory)) for k, (reply, memory) in replies]
 

@@ -24,6 +24,7 @@ from pfeddsh.live.coordinator.status_file import StatusFile
 from pfeddsh.live.exchange import Absent, Exchange
 from pfeddsh.messages import BadMessage, Memory, Message, Parts, Record, by_client, per_client, withheld
 
+TELLERS = 3  # of statistics, without whom none are pooled: among fewer, one could say what it likes
 RECORDED = ("card", "settle", "judge")  # what these bring enters the state, so it is in the journal first
 PAUSE = 0.25  # between two looks while waiting
 
@@ -83,6 +84,8 @@ class LiveClients:
         else:
             replies = self._question(job, messages, step, round)
         self._opening = job == "card"
+        if job == "settle":
+            federation.method.quorum = quorum(len(replies) + len(self.missing) + len(self.unreadable))
         if job == "card":
             self._turn_away_cardless(step)
         elif job in ("settle", "keep"):
@@ -292,6 +295,15 @@ class LiveClients:
         """Show what the federation turns to."""
         self.status.begin(phase, step, self.federation.plan.rounds(step))
         self.status.show(self.federation.ledger)
+
+
+def quorum(asked: int) -> int:
+    """How many must tell their statistics: half of those asked, as those who withhold them are no part of a median.
+
+    >>> quorum(2), quorum(20)
+    (3, 10)
+    """
+    return max(TELLERS, (asked + 1) // 2)
 
 
 def _noted(about: Mapping[int, int | str]) -> Record:
