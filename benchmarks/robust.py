@@ -45,8 +45,8 @@ def attack(name: str, deltas: dict[int, torch.Tensor], hostile: list[int], drawn
 
     flip3, flip10: the opposite, so many times; late: the same ten times, after half of the rounds. noise: Gaussian,
     ten times as long. same: all weights alike, ten times as long, the same from all. little: 1.5 standard deviations
-    from the mean in each weight, against it (Baruch et al. 2019, "A little is enough"). reports: uploads are honest, but
-    the statistics told at the end of a step are as false as the door lets in.
+    from the mean in each weight, against it (Baruch et al. 2019, "A little is enough"). reports: uploads are honest,
+    and the statistics told at the end of a step as false as the door lets in.
     """
     everyone = torch.stack(list(deltas.values()))
     for client in hostile:

@@ -3,7 +3,8 @@
 No rule that sees one round alone holds when most of a small cohort is hostile by chance (Karimireddy et al. 2021,
 "Learning from history"). A coordinator knows who sends what, so `history` remembers, for as long as a step lasts:
 
-- Norm clipping (Sun et al. 2019): no change is longer than the median of this round and the last ones.
+- Norm clipping (Sun et al. 2019): no change is longer than twice the median of this round and the last ones. At the
+  median itself it cuts half of all honest changes, which costs up to three points (docs/robustness.md).
 - Reputation by direction (after FoolsGold, Fung et al. 2020, and FLTrust, Cao et al. 2021): the mean cosine of a change
   with the last ones of all other clients is added up, client by client. Whoever goes against the others, while most
   go with them, is left out for as long as that is so.
@@ -27,6 +28,7 @@ Aggregation = Literal["mean", "history"]
 LAST = "robust/last/"  # of each client of the step: the direction of its last upload
 HEAVIEST = 3.0  # times the median number of images that anyone weighs
 ENOUGH = 3  # norms among which there is a median worth keeping; and others of whom few count less than many
+LONGEST = 2.0  # times the median norm that any change is
 RECENT = 30  # norms of the step that make up for a small cohort
 FRESH = 0.8  # what an upload is still worth to compare with, a round later
 MOST = 1.0  # agreement that anyone can gather: a good name does not last for ever
@@ -59,7 +61,7 @@ def aggregate(
 
 
 def bound(memory: dict[str, Any], norms: list[float]) -> float:
-    """The median norm of this round and the last ones of the step; at its beginning, at most the largest ever."""
+    """Twice the median norm of this round and the last ones of the step; at its beginning, of the largest ever."""
     known = [*norms, *memory["norms"]]
     median: float = statistics.median_low(known)
     if memory["peak"] is not None and not memory["norms"]:
@@ -67,7 +69,7 @@ def bound(memory: dict[str, Any], norms: list[float]) -> float:
     memory["norms"] = [*memory["norms"], *(min(norm, median) for norm in norms)][-RECENT:]
     if len(known) >= ENOUGH:
         memory["peak"] = max(median, memory["peak"] or 0.0)
-    return median
+    return LONGEST * median
 
 
 def compare(state: State, clients: list[int], units: Tensor) -> None:

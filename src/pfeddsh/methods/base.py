@@ -35,7 +35,7 @@ class Method:
     optional: ClassVar[frozenset[str]] = frozenset()  # of a card: what a client may keep to itself
     client_parts: ClassVar[tuple[str, ...]] = ()  # of the state: tensors `name/k` that are of client k alone
     control = False  # its clients train alone: their accuracies are the local-only controls
-    quorum = 1  # reports without which none are pooled; who asks strangers sets more, and the median holds against a few
+    quorum = 1  # reports without which none are pooled; set to more by who asks strangers, and they are by the median
     simulated = False  # set by who simulates clients: then there is nobody to protect, and noise must repeat
 
     def __init__(self, task: Task, options: Options) -> None:
