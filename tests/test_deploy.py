@@ -55,15 +55,36 @@ def test_every_service_of_the_compose_file_runs_a_command_we_have() -> None:
     for service in ours.values():
         accept(service["command"])
     assert services["prepare"]["command"][1:] == list(SITES)
-    assert services["proxy"]["network_mode"] == "service:coordinator"  # the SuperLink stays on the loopback
     for name, service in services.items():
         assert service["read_only"] and service["cap_drop"] == ["ALL"], name
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
-        for volume in service["volumes"]:
+        for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             assert source in COMPOSE["volumes"] or (DEPLOY / "docker" / source).exists(), volume
     late = {name for name, service in services.items() if service.get("profiles") == ["late"]}
     assert late == set(list(SITES)[3:])
+
+
+def test_coordinator_and_proxy_share_a_network_that_outlives_both() -> None:
+    """So the SuperLink stays on the loopback, and a proxy does not lose its network when the coordinator restarts."""
+    services = COMPOSE["services"]
+    holder = services["network"]
+    for name in ("coordinator", "proxy"):
+        assert services[name]["network_mode"] == "service:network" and "ports" not in services[name]
+    assert holder["entrypoint"] == ["sleep", "infinity"] and holder["restart"] == "unless-stopped"
+    assert holder["networks"]["default"]["aliases"] == ["coordinator"]  # what sites call, and the certificate names
+    assert not any("9092" in port or "9443" in port for port in holder["ports"])
+    assert services["coordinator"]["restart"] == "on-failure", "it ends when the demonstration is over"
+
+
+def test_every_volume_is_mounted_on_a_folder_that_the_image_gives_to_its_user() -> None:
+    """Else Docker makes the folder, for root, and a container without capabilities cannot write to it."""
+    made = re.search(r"install --directory --owner=10001 --group=10001 --mode=0700 ([^&\n]*)", DOCKERFILE)
+    assert made
+    for name, service in COMPOSE["services"].items():
+        mounts = [volume.split(":") for volume in service.get("volumes", []) if name != "prometheus"]
+        for source, place, *_ in mounts:
+            assert source.startswith(".") or place in made[1].split(), (name, place)
 
 
 def test_the_script_that_prepares_the_demonstration_uses_commands_we_have() -> None:
@@ -126,6 +147,10 @@ def test_a_unit_is_hardened_and_starts_what_we_have(path: Path) -> None:
             proxy.ERRORS,
         ]
     assert service["User"] == "pfeddsh" and service["Restart"] == "always"
+    begins = unit(path)["Unit"]
+    assert "@" in path.name or "ConditionPathExists" not in begins, (
+        "a condition that does not hold yet is never tried again"
+    )
     for key in ("NoNewPrivileges", "ProtectHome", "PrivateTmp", "PrivateDevices", "RestrictSUIDSGID"):
         assert service[key] == "yes", key
     assert service["ProtectSystem"] == "strict" and service["CapabilityBoundingSet"] == ""

@@ -159,7 +159,8 @@ def test_a_budget_is_the_accountants_and_ends_training_but_not_serving(tmp_path,
     own = site(home, paths[0], STRICT)
     for round in (most, most + 1):
         header, refused = ask(own, "local", round)
-        assert header["status"] == "error" and "budget is spent" in header["reason"] and not refused.tensors
+        assert header["status"] == "later" and "budget is spent" in header["reason"] and not refused.tensors
+        assert header["seconds"] is None
     for job in ("settle", "keep", "receive"):
         assert ask(own, job, most)[0]["status"] == "ok"
     assert (home / "model.safetensors").exists()
@@ -170,8 +171,8 @@ def test_a_budget_is_the_accountants_and_ends_training_but_not_serving(tmp_path,
 def test_so_many_rounds_a_day_and_more_tomorrow(tmp_path, paths, monkeypatch):
     ask = Asked(tmp_path / "server")
     rules = OPEN.model_copy(update={"rounds_a_day": 2})
-    told = [ask(site(tmp_path / "site", paths[0], rules), "local", round)[0]["status"] for round in range(3)]
-    assert told == ["ok", "ok", "error"]
+    told = [ask(site(tmp_path / "site", paths[0], rules), "local", round)[0] for round in range(3)]
+    assert [header["status"] for header in told] == ["ok", "ok", "later"] and 0 < told[2]["seconds"] <= 86400
     monkeypatch.setattr(budget, "_today", lambda: "2999-01-01")
     assert ask(site(tmp_path / "site", paths[0], rules), "local", 3)[0]["status"] == "ok"
 

@@ -62,6 +62,14 @@ class PolicyRefusal(UserError):
     """The site's own policy says no; why is no secret."""
 
 
+class NoTraining(PolicyRefusal):
+    """The site does not train for so many seconds, or, with none, no more; it is served all the same."""
+
+    def __init__(self, reason: str, seconds: float | None) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
+
+
 class Policy(BaseModel):
     """A site's rules; the defaults are those of the template."""
 
