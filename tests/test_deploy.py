@@ -1,7 +1,9 @@
 """The files in deploy/: what can be checked of them without Docker, a service manager or a network."""
 
 import configparser
+import inspect
 import json
+import os
 import re
 import shlex
 import shutil
@@ -19,6 +21,7 @@ from status_sample import sample
 from pfeddsh.cli import app
 from pfeddsh.live.coordinator.metrics import exposition
 from pfeddsh.live.demo import SITES
+from pfeddsh.live.security import proxy
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -136,8 +139,6 @@ def test_a_unit_is_hardened_and_starts_what_we_have(path: Path) -> None:
     if program.endswith("pfeddsh"):
         accept(words)
     else:
-        from pfeddsh.live.security import proxy
-
         assert program == "/usr/sbin/nginx" and words == [
             "-p",
             "/var/lib/pfeddsh/fed",
@@ -178,6 +179,18 @@ def test_logrotate_understands_its_file(tmp_path: Path) -> None:
         ["logrotate", "--debug", "--state", tmp_path / "state", tmp_path / "rules"], capture_output=True, text=True
     )
     assert done.returncode == 0 and "error: " not in done.stderr, done.stderr
+
+
+def test_the_firewall_bounds_the_connections_of_an_address_to_the_port_of_the_proxy() -> None:
+    path = DEPLOY / "nftables" / "pfeddsh.nft"
+    rules = [line for line in path.read_text().splitlines() if "ct count over" in line]
+    listen = inspect.signature(proxy.write).parameters["listen"].default
+    assert len(rules) == 2 and all(f"tcp dport {listen.rpartition(':')[2]} " in rule for rule in rules)
+    most = int(re.search(r"over (\d+)", rules[0])[1])
+    assert proxy.CONNECTIONS <= most < proxy.WAITING // 4
+    if shutil.which("nft") and os.geteuid() == 0:
+        done = subprocess.run(["nft", "--check", "--file", path], capture_output=True, text=True)
+        assert done.returncode == 0 or "not permitted" in done.stderr, done.stderr
 
 
 def test_alerts_ask_for_metrics_that_there_are(tmp_path: Path) -> None:

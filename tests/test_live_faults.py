@@ -1,16 +1,20 @@
 """Nothing a site does, or fails to do, stops the federation: faults seen in reviews, each as a test."""
 
 import json
+import shutil
 
 import pytest
 import torch
 from conftest import assert_same_bits
 from live_sites import FakeNetwork, federation, final_state, run_in_process, shards, simulate, tampered
 
+from pfeddsh.errors import UserError
+from pfeddsh.federation import loop
 from pfeddsh.live.coordinator.status_file import StatusFile
 from pfeddsh.live.site.policy import OPEN, Policy
+from pfeddsh.live.transport import TransportError
 from pfeddsh.live.wire import decode, encode
-from pfeddsh.messages import Message
+from pfeddsh.messages import Message, by_client
 from pfeddsh.models.lenet import LeNet
 from pfeddsh.storage.checkpoint import Checkpoints
 
@@ -267,6 +271,35 @@ def test_an_introduction_that_means_nothing_is_refused_and_stops_nobody(tmp_path
     assert [client["name"] for client in status["clients"]] == ["site-0"]
     refused = [entry for entry in status["refused"] if "introduction refused" in entry["reason"]]
     assert len(refused) == len(HELLOS)
+
+
+def test_how_newcomers_are_served_first_is_recorded_of_all_windows(tmp_path, paths, monkeypatch):
+    monkeypatch.setattr(loop, "WINDOW", 1)
+    federation(tmp_path / "server", steps=1, **QUICK | {"batch_min": 3})
+    town = Town(tmp_path, paths)
+    for k in range(3):
+        town.come(k)
+
+    def happen(job, step, round, name):
+        if job == "local":
+            raise ConnectionResetError("killed")
+        return True
+
+    town.happen = happen
+    with pytest.raises(TransportError):
+        town.run()
+    kept = Checkpoints(tmp_path / "server" / "state", strict=True).recorded((1, 0))
+    assert sorted(by_client(kept, "score")) == [0, 1, 2]
+
+
+def test_a_state_that_is_gone_is_not_begun_anew(tmp_path, paths):
+    federation(tmp_path / "server", steps=1, **QUICK)
+    town = Town(tmp_path, paths)
+    town.come(0)
+    town.run()
+    shutil.rmtree(tmp_path / "server" / "state")
+    with pytest.raises(UserError, match="restore both from a backup"):
+        town.run()
 
 
 def test_two_sites_with_one_key_are_one_client(tmp_path, paths):

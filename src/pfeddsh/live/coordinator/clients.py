@@ -86,7 +86,7 @@ class LiveClients:
             replies = self._recorded_zero_shot(messages, step)
         else:
             replies = self._question(job, messages, step, round)
-        self._opening = job == "card"
+        self._opening = job == "card" or (self._opening and job == "score")  # of which there may be several windows
         if job == "settle":
             federation.method.quorum = quorum(len(replies) + len(self.missing) + len(self.unreadable))
         if job == "card":
@@ -202,14 +202,15 @@ class LiveClients:
         """How newcomers are served before their first round; once they have trained, it cannot be measured again."""
         checkpoints = self.federation.checkpoints
         kept = checkpoints.recorded((step, 0)) or {}
-        if "measured" in kept:
-            return [(client, (message, Memory())) for client, message in by_client(kept, "score").items()]
-        if checkpoints.recorded((step, 1)) is not None:
-            return []
-        replies = self._question("score", messages, step)
-        scores = per_client("score", {k: message for k, (message, _) in replies})
-        checkpoints.round((step, 0), {**kept, **scores, "measured": Record()})
-        return replies
+        asked = set(kept["measured"].facts.get("clients", messages)) if "measured" in kept else set()
+        new = {client: message for client, message in messages.items() if client not in asked}
+        if new and checkpoints.recorded((step, 1)) is None:
+            replies = self._question("score", new, step)
+            kept |= per_client("score", {k: message for k, (message, _) in replies})
+            kept["measured"] = Record(facts={"clients": sorted(asked | new.keys())})
+            checkpoints.round((step, 0), kept)
+        scores = by_client(kept, "score")
+        return [(client, (scores[client], Memory())) for client in messages if client in scores]
 
     def _question(
         self, job: str, messages: Mapping[int, Message], step: int, round: int = 0
