@@ -83,7 +83,7 @@ def _clients(status: Status) -> Iterable[Metric]:
     states = Counter(client.state for client in status.clients)
     clients = GaugeMetricFamily("pfeddsh_clients", "clients that have been taken in", labels=["state"])
     for state in STATES:
-        clients.add_metric([state], states[state])  # type: ignore[index]
+        clients.add_metric([state], states[state])
     yield clients
     yield _gauge("clients_online", "of them, connected now", sum(client.online for client in status.clients))
     yield CounterMetricFamily(
