@@ -23,6 +23,7 @@ from pfeddsh.federation.engines import Serial
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Workbench
+from pfeddsh.live.coordinator.clients import quorum
 from pfeddsh.mechanisms.robust import left_out
 from pfeddsh.messages import Message
 from pfeddsh.rng import torch_stream
@@ -35,7 +36,8 @@ SITES = {
     "fifth": {"schedule": "15+5", "sample_fraction": 1.0, "rounds_first": 10, "rounds_later": 6},
     "drawn": {"schedule": "15+5", "sample_fraction": 0.3, "rounds_first": 30, "rounds_later": 15},
 }
-ATTACKS = ("nobody", "flip3", "flip10", "noise", "same", "little", "late")
+ATTACKS = ("nobody", "flip3", "flip10", "noise", "same", "little", "late", "reports")
+FALSE = 100.0  # the largest mean and deviation of features that a coordinator's door lets in
 
 
 def attack(name: str, deltas: dict[int, torch.Tensor], hostile: list[int], drawn: torch.Generator) -> None:
@@ -43,7 +45,8 @@ def attack(name: str, deltas: dict[int, torch.Tensor], hostile: list[int], drawn
 
     flip3, flip10: the opposite, so many times; late: the same ten times, after half of the rounds. noise: Gaussian,
     ten times as long. same: all weights alike, ten times as long, the same from all. little: 1.5 standard deviations
-    from the mean in each weight, against it (Baruch et al. 2019, "A little is enough").
+    from the mean in each weight, against it (Baruch et al. 2019, "A little is enough"). reports: uploads are honest,
+    and the statistics told at the end of a step as false as the door lets in.
     """
     everyone = torch.stack(list(deltas.values()))
     for client in hostile:
@@ -59,16 +62,23 @@ def attack(name: str, deltas: dict[int, torch.Tensor], hostile: list[int], drawn
             deltas[client] = everyone.mean(0) - 1.5 * everyone.std(0, correction=0) * everyone.mean(0).sign()
 
 
+def false(report: Message) -> Message:
+    return Message({"statistics": torch.full_like(report["statistics"], FALSE)})
+
+
 class Attacked(Simulated):
     """Clients of which some are hostile."""
 
     kind, hostile = "nobody", frozenset()
 
     def ask(self, job, messages, memories, step, round):
-        replies = super().ask(job, messages, memories, step, round)
-        if job != "local" or self.kind == "nobody":
+        replies = list(super().ask(job, messages, memories, step, round))
+        if job == "settle" and self._bench.method.settings.aggregation == "history":  # as a coordinator does
+            self._bench.method.quorum = quorum(len(replies))
+        if job == "settle" and self.kind == "reports":
+            return [(k, (false(report) if k in self.hostile else report, memory)) for k, (report, memory) in replies]
+        if job != "local" or self.kind in ("nobody", "reports"):
             return replies
-        replies = list(replies)
         deltas = {k: reply["delta"] for k, (reply, _) in replies}
         kind = (
             self.kind if self.kind != "late" else "flip10" if 2 * round >= self._bench.plan.rounds(step) else "nobody"

@@ -11,6 +11,7 @@ from live_sites import simulate
 
 from pfeddsh.live.coordinator.config import load
 from pfeddsh.live.demo import FIRST, SITES, prepare
+from pfeddsh.live.site.policy import Policy
 
 
 def row(seed: int) -> str:
@@ -20,7 +21,7 @@ def row(seed: int) -> str:
         first = len(FIRST)
         batches = [tuple(range(first)), tuple(range(first, len(SITES)))]
         paths = [images / f"{name}.npz" for name in SITES]
-        ledger = simulate(load(server), batches, paths, Path(place) / "state").ledger
+        ledger = simulate(load(server), batches, paths, Path(place) / "state", policy=Policy()).ledger
     early, late = slice(first), slice(first, None)
     parts = (
         ledger.local[late],

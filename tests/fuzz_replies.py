@@ -107,6 +107,9 @@ class Federation:
             self.method.close_step(state, {2: self.good["settle"]})
         elif told.tensors:  # else it is withheld, and counts like one of a client that is away
             self.method.close_step(state, {2: told})
+        if "statistics" in state.tensors:
+            parts = split_statistics(self.method.model, state["statistics"])
+            hold(all(bool((variance >= 0).all()) for _, variance in parts), f"{self.name}: a negative pooled variance")
         for message in (state, *self.method.personal(state, [0, 1, 2]).values()):
             for name, tensor in message.tensors.items():
                 if tensor.is_floating_point():
@@ -201,6 +204,7 @@ class Replies:
         if "statistics" in told.tensors:
             parts = split_statistics(federation.method.model, told["statistics"])
             hold(all(bool((variance >= 0).all()) for _, variance in parts), "a negative variance")
+            hold(float(told["statistics"].abs().max()) <= 1e4, "statistics of nothing")
         if "counts" in told.tensors:
             hold(float(told["counts"].min()) >= 0 and float(told["counts"].sum()) <= TRAIN, "counts of nothing")
         if job in ("card", "local", "settle"):

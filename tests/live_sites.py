@@ -17,10 +17,12 @@ from pfeddsh.federation.engines import Serial
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Shard, Workbench
+from pfeddsh.live.coordinator.clients import quorum
 from pfeddsh.live.coordinator.config import LiveConfig, build, save
 from pfeddsh.live.coordinator.run import coordinate
 from pfeddsh.live.coordinator.schedule import LiveSchedule
 from pfeddsh.live.site.calls import Site, SiteData
+from pfeddsh.live.site.policy import OPEN, Policy
 from pfeddsh.live.site.worker import reply
 from pfeddsh.live.transport import Answer, Node, TransportError
 from pfeddsh.live.wire import decode, encode
@@ -88,14 +90,21 @@ def simulate(
     paths: list[Path],
     folder: Path,
     absent: set[tuple[int, int, int]] = frozenset(),
+    policy: Policy = OPEN,
 ) -> Federation:
-    """The same federation with the serial engine; `absent` names (step, round, client) whose uploads do not count."""
+    """The same federation with the serial engine; `absent` names (step, round, client) whose uploads do not count.
+
+    All sites have this policy.
+    """
 
     class WithoutThose(Simulated):
         def ask(self, job, messages, memories, step, round):
-            replies = super().ask(job, messages, memories, step, round)
+            replies = list(super().ask(job, messages, memories, step, round))
+            if job == "settle":
+                bench.method.quorum = quorum(len(messages))
             lost = {k for k, _ in replies if job == "local" and (step, round, k) in absent}
-            return [(k, (Message(), memory) if k in lost else (reply, memory)) for k, (reply, memory) in replies]
+            left = {k: policy.release(job, messages[k], reply, 1) for k, (reply, _) in replies}
+            return [(k, (Message() if k in lost else left[k], memory)) for k, (_, memory) in replies]
 
     bench = SimulatedSites(config, batches, paths)
     engine = Serial(bench)

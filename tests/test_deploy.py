@@ -1,7 +1,9 @@
 """The files in deploy/: what can be checked of them without Docker, a service manager or a network."""
 
 import configparser
+import inspect
 import json
+import os
 import re
 import shlex
 import shutil
@@ -19,6 +21,7 @@ from status_sample import sample
 from pfeddsh.cli import app
 from pfeddsh.live.coordinator.metrics import exposition
 from pfeddsh.live.demo import SITES
+from pfeddsh.live.security import proxy
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -55,15 +58,36 @@ def test_every_service_of_the_compose_file_runs_a_command_we_have() -> None:
     for service in ours.values():
         accept(service["command"])
     assert services["prepare"]["command"][1:] == list(SITES)
-    assert services["proxy"]["network_mode"] == "service:coordinator"  # the SuperLink stays on the loopback
     for name, service in services.items():
         assert service["read_only"] and service["cap_drop"] == ["ALL"], name
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
-        for volume in service["volumes"]:
+        for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             assert source in COMPOSE["volumes"] or (DEPLOY / "docker" / source).exists(), volume
     late = {name for name, service in services.items() if service.get("profiles") == ["late"]}
     assert late == set(list(SITES)[3:])
+
+
+def test_coordinator_and_proxy_share_a_network_that_outlives_both() -> None:
+    """So the SuperLink stays on the loopback, and a proxy does not lose its network when the coordinator restarts."""
+    services = COMPOSE["services"]
+    holder = services["network"]
+    for name in ("coordinator", "proxy"):
+        assert services[name]["network_mode"] == "service:network" and "ports" not in services[name]
+    assert holder["entrypoint"] == ["sleep", "infinity"] and holder["restart"] == "unless-stopped"
+    assert holder["networks"]["default"]["aliases"] == ["coordinator"]  # what sites call, and the certificate names
+    assert not any("9092" in port or "9443" in port for port in holder["ports"])
+    assert services["coordinator"]["restart"] == "on-failure", "it ends when the demonstration is over"
+
+
+def test_every_volume_is_mounted_on_a_folder_that_the_image_gives_to_its_user() -> None:
+    """Else Docker makes the folder, for root, and a container without capabilities cannot write to it."""
+    made = re.search(r"install --directory --owner=10001 --group=10001 --mode=0700 ([^&\n]*)", DOCKERFILE)
+    assert made
+    for name, service in COMPOSE["services"].items():
+        mounts = [volume.split(":") for volume in service.get("volumes", []) if name != "prometheus"]
+        for source, place, *_ in mounts:
+            assert source.startswith(".") or place in made[1].split(), (name, place)
 
 
 def test_the_script_that_prepares_the_demonstration_uses_commands_we_have() -> None:
@@ -115,8 +139,6 @@ def test_a_unit_is_hardened_and_starts_what_we_have(path: Path) -> None:
     if program.endswith("pfeddsh"):
         accept(words)
     else:
-        from pfeddsh.live.security import proxy
-
         assert program == "/usr/sbin/nginx" and words == [
             "-p",
             "/var/lib/pfeddsh/fed",
@@ -126,6 +148,10 @@ def test_a_unit_is_hardened_and_starts_what_we_have(path: Path) -> None:
             proxy.ERRORS,
         ]
     assert service["User"] == "pfeddsh" and service["Restart"] == "always"
+    begins = unit(path)["Unit"]
+    assert "@" in path.name or "ConditionPathExists" not in begins, (
+        "a condition that does not hold yet is never tried again"
+    )
     for key in ("NoNewPrivileges", "ProtectHome", "PrivateTmp", "PrivateDevices", "RestrictSUIDSGID"):
         assert service[key] == "yes", key
     assert service["ProtectSystem"] == "strict" and service["CapabilityBoundingSet"] == ""
@@ -153,6 +179,18 @@ def test_logrotate_understands_its_file(tmp_path: Path) -> None:
         ["logrotate", "--debug", "--state", tmp_path / "state", tmp_path / "rules"], capture_output=True, text=True
     )
     assert done.returncode == 0 and "error: " not in done.stderr, done.stderr
+
+
+def test_the_firewall_bounds_the_connections_of_an_address_to_the_port_of_the_proxy() -> None:
+    path = DEPLOY / "nftables" / "pfeddsh.nft"
+    rules = [line for line in path.read_text().splitlines() if "ct count over" in line]
+    listen = inspect.signature(proxy.write).parameters["listen"].default
+    assert len(rules) == 2 and all(f"tcp dport {listen.rpartition(':')[2]} " in rule for rule in rules)
+    most = int(re.search(r"over (\d+)", rules[0])[1])
+    assert proxy.CONNECTIONS <= most < proxy.WAITING // 4
+    if shutil.which("nft") and os.geteuid() == 0:
+        done = subprocess.run(["nft", "--check", "--file", path], capture_output=True, text=True)
+        assert done.returncode == 0 or "not permitted" in done.stderr, done.stderr
 
 
 def test_alerts_ask_for_metrics_that_there_are(tmp_path: Path) -> None:

@@ -1,15 +1,21 @@
 """Nothing a site does, or fails to do, stops the federation: faults seen in reviews, each as a test."""
 
 import json
+import shutil
 
 import pytest
 import torch
 from conftest import assert_same_bits
 from live_sites import FakeNetwork, federation, final_state, run_in_process, shards, simulate, tampered
 
+from pfeddsh.errors import UserError
+from pfeddsh.federation import loop
 from pfeddsh.live.coordinator.status_file import StatusFile
+from pfeddsh.live.site.policy import OPEN, Policy
+from pfeddsh.live.transport import TransportError
 from pfeddsh.live.wire import decode, encode
-from pfeddsh.messages import Message
+from pfeddsh.messages import Message, by_client
+from pfeddsh.models.lenet import LeNet
 from pfeddsh.storage.checkpoint import Checkpoints
 
 QUICK = {"rounds_first": 2, "rounds_later": 2, "batch_min": 1, "offline_after": 0.2, "abandon_after": 0.6}
@@ -186,6 +192,42 @@ def test_whatever_a_client_sends_the_others_go_on_as_if_it_were_absent(tmp_path,
         assert any(reason in one for one in said), (reason, said)
 
 
+HUGE = tensor("statistics", lambda told: torch.full_like(told, 9e5))
+WORST = tensor("statistics", lambda told: torch.full_like(told, 100.0))  # that the door lets in
+
+
+@pytest.mark.parametrize("lie, policy", [(HUGE, OPEN), (WORST, OPEN), (WORST, Policy())])
+def test_one_false_report_does_not_set_the_statistics_that_all_are_served(tmp_path, paths, lie, policy):
+    """Two others tell theirs: the median is theirs. They withhold them, as is the default: nothing is pooled."""
+    federation(tmp_path / "server", steps=1, **QUICK | {"batch_min": 3, "rounds_first": 1})
+    town = Town(tmp_path, paths)
+    for k in range(3):
+        town.come(k)
+        town.network.sites[100 + k].policy = OPEN if k == 1 else policy
+    told = {}
+
+    def fault(header, name, body):
+        if header["job"] != "settle":
+            return body
+        told[name] = decode(body)[1].tensors.get("statistics")
+        return lie(body) if name == "site-1" else body
+
+    town.network.fault = fault
+    _, status, _ = town.run()
+    state = final_state(tmp_path / "server" / "state")
+    refused = [entry["reason"] for entry in status["refused"]]
+    if lie is HUGE:
+        assert len(refused) == 1 and "beyond 100" in refused[0] and "state:statistics" not in state
+    elif policy is OPEN:
+        honest = torch.stack([told["site-0"], told["site-2"]])
+        means = slice(LeNet(10).norms[0])
+        assert (state["state:statistics"][means] >= honest.min(0).values[means]).all()
+        assert (state["state:statistics"][means] <= honest.max(0).values[means]).all()
+        assert state["state:statistics"].max() < 100
+    else:
+        assert "state:statistics" not in state
+
+
 CARDS = {
     "negative share": lambda h: torch.cat([h[:1] - 1, h[1:2] + 1, h[2:]]),
     "sum to one": lambda h: h * 0,
@@ -229,6 +271,35 @@ def test_an_introduction_that_means_nothing_is_refused_and_stops_nobody(tmp_path
     assert [client["name"] for client in status["clients"]] == ["site-0"]
     refused = [entry for entry in status["refused"] if "introduction refused" in entry["reason"]]
     assert len(refused) == len(HELLOS)
+
+
+def test_how_newcomers_are_served_first_is_recorded_of_all_windows(tmp_path, paths, monkeypatch):
+    monkeypatch.setattr(loop, "WINDOW", 1)
+    federation(tmp_path / "server", steps=1, **QUICK | {"batch_min": 3})
+    town = Town(tmp_path, paths)
+    for k in range(3):
+        town.come(k)
+
+    def happen(job, step, round, name):
+        if job == "local":
+            raise ConnectionResetError("killed")
+        return True
+
+    town.happen = happen
+    with pytest.raises(TransportError):
+        town.run()
+    kept = Checkpoints(tmp_path / "server" / "state", strict=True).recorded((1, 0))
+    assert sorted(by_client(kept, "score")) == [0, 1, 2]
+
+
+def test_a_state_that_is_gone_is_not_begun_anew(tmp_path, paths):
+    federation(tmp_path / "server", steps=1, **QUICK)
+    town = Town(tmp_path, paths)
+    town.come(0)
+    town.run()
+    shutil.rmtree(tmp_path / "server" / "state")
+    with pytest.raises(UserError, match="restore both from a backup"):
+        town.run()
 
 
 def test_two_sites_with_one_key_are_one_client(tmp_path, paths):

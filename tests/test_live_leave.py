@@ -6,10 +6,13 @@ import sys
 import pytest
 import torch
 from conftest import assert_same_bits
-from live_sites import FakeNetwork, federation, final_state, run_in_process, shards, simulate
+from live_sites import FakeNetwork, federation, final_state, run_in_process, shards, simulate, tampered
 
 from pfeddsh import cli
+from pfeddsh.errors import UserError
+from pfeddsh.live.coordinator import forget
 from pfeddsh.live.coordinator.engine import LiveBench
+from pfeddsh.live.coordinator.status_file import StatusFile
 from pfeddsh.live.site import departure
 from pfeddsh.live.site.join import SiteConfig
 from pfeddsh.live.transport import TransportError
@@ -55,10 +58,8 @@ def departs(network, tmp_path, paths, k, job, at):
 
 
 def everything(folder):
-    """All that the coordinator has on disk, but the journal of events, as bytes."""
-    return b"".join(
-        path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and "events" not in path.name
-    )
+    """All that the coordinator has on disk, as bytes."""
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 def test_a_site_that_leaves_is_deleted_and_the_others_keep_their_bits(tmp_path, paths):
@@ -70,6 +71,7 @@ def test_a_site_that_leaves_is_deleted_and_the_others_keep_their_bits(tmp_path, 
     assert_same_bits(final_state(tmp_path / "server" / "state"), final_state(tmp_path / "simulated"))
     told = departure.receipt(tmp_path / "site-1")
     assert told["known"] and "card" in told["deleted"] and "cannot be undone" in told["stays"]
+    assert "superlink.db" in told["stays"] and "nodes forget" in told["stays"]
     known = json.loads((tmp_path / "server" / "clients.json").read_text())
     assert [client["name"] for client in known["clients"]] == ["site-0", "(left)", "site-2", "site-3", "site-4"]
     results = json.loads((tmp_path / "server" / "results.json").read_text())
@@ -90,6 +92,39 @@ def test_a_site_that_leaves_is_deleted_and_the_others_keep_their_bits(tmp_path, 
         run_in_process(tmp_path / "server", again, seconds=30)
     assert departure.receipt(tmp_path / "site-1") == told
     assert_same_bits(final_state(tmp_path / "server" / "state"), before)
+
+
+def test_the_operator_has_a_site_forgotten_that_cannot_ask_itself(tmp_path, paths):
+    """It is revoked, say. Notices and refusals that name it go as well; others keep theirs."""
+    server = tmp_path / "server"
+    federation(server, batch_min=2, batch_wait=3600, steps=1, rounds_first=2, quarantine_after=9)
+    network = crowd(tmp_path, paths, range(2))
+
+    def wrong(message):
+        message["delta"] = message["delta"] * float("nan")
+
+    network.fault = lambda header, name, body: tampered(body, wrong) if header["job"] == "local" else body
+    run_in_process(server, network)
+    assert b"site-1" in everything(server)
+    with pytest.raises(UserError, match="no site 'site-9'"):
+        forget.ask(server, "site-9")
+    assert forget.ask(server, "site-1") == ["key of site-1"]
+    federation(server, batch_min=2, batch_wait=3600, steps=2, rounds_first=2, rounds_later=1)
+    network = crowd(tmp_path, paths, (0, 3, 4))
+    run_in_process(server, network)
+    assert b"site-1" not in everything(server) and forget.asked(server) == []
+    known = json.loads((server / "clients.json").read_text())
+    assert [client["name"] for client in known["clients"]] == ["site-0", "(left)", "site-3", "site-4"]
+
+
+def test_what_is_said_of_a_site_that_leaves_is_not_told_any_more(tmp_path):
+    status = StatusFile(tmp_path / "status.json", None, None, None)
+    for text in ("north is passed over", "north-west is passed over", "step 2; north left before it had trained"):
+        status.notice(text)
+    status.refuse("north", "norm 7"), status.refuse("south", "norm 8")
+    status.forget("north")
+    assert [notice["text"] for notice in status.notices] == ["north-west is passed over"]
+    assert [entry["client"] for entry in status.refused] == ["south"]
 
 
 def test_a_coordinator_killed_while_it_deletes_goes_on_deleting(tmp_path, paths, monkeypatch):

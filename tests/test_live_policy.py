@@ -8,6 +8,7 @@ import sys
 import pytest
 import tomli_w
 import torch
+from conftest import events
 from live_sites import FakeNetwork, federation, run_in_process, shards
 
 from pfeddsh import cli
@@ -159,7 +160,8 @@ def test_a_budget_is_the_accountants_and_ends_training_but_not_serving(tmp_path,
     own = site(home, paths[0], STRICT)
     for round in (most, most + 1):
         header, refused = ask(own, "local", round)
-        assert header["status"] == "error" and "budget is spent" in header["reason"] and not refused.tensors
+        assert header["status"] == "later" and "budget is spent" in header["reason"] and not refused.tensors
+        assert header["seconds"] is None
     for job in ("settle", "keep", "receive"):
         assert ask(own, job, most)[0]["status"] == "ok"
     assert (home / "model.safetensors").exists()
@@ -170,8 +172,8 @@ def test_a_budget_is_the_accountants_and_ends_training_but_not_serving(tmp_path,
 def test_so_many_rounds_a_day_and_more_tomorrow(tmp_path, paths, monkeypatch):
     ask = Asked(tmp_path / "server")
     rules = OPEN.model_copy(update={"rounds_a_day": 2})
-    told = [ask(site(tmp_path / "site", paths[0], rules), "local", round)[0]["status"] for round in range(3)]
-    assert told == ["ok", "ok", "error"]
+    told = [ask(site(tmp_path / "site", paths[0], rules), "local", round)[0] for round in range(3)]
+    assert [header["status"] for header in told] == ["ok", "ok", "later"] and 0 < told[2]["seconds"] <= 86400
     monkeypatch.setattr(budget, "_today", lambda: "2999-01-01")
     assert ask(site(tmp_path / "site", paths[0], rules), "local", 3)[0]["status"] == "ok"
 
@@ -206,6 +208,29 @@ def test_nothing_leaves_that_cannot_be_written_down(tmp_path, paths, monkeypatch
         reply(own, ask.body("local"))
 
 
+def test_a_line_of_the_audit_log_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    """A disk may take a part of what is written."""
+    write, room = os.write, [1000]
+
+    def partly(file, data):
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        written = write(file, data[: min(50, room[0])])
+        room[0] -= written
+        return written
+
+    book = audit.Audit(tmp_path)
+    monkeypatch.setattr(os, "write", partly)
+    book.note({"job": "card"}, b"1", {})
+    before, room[0] = (tmp_path / audit.FILE).read_bytes(), 70
+    with pytest.raises(OSError, match="No space"):
+        book.note({"job": "local"}, b"2", {})
+    assert (tmp_path / audit.FILE).read_bytes() == before
+    room[0] = 1000
+    book.note({"job": "local"}, b"2", {})
+    assert audit.verify(tmp_path) == (2, None)
+
+
 def test_a_federation_of_sites_with_policies_onboards_and_logs_every_message(tmp_path, paths):
     federation(tmp_path / "server", steps=1)
     network = FakeNetwork()
@@ -225,12 +250,26 @@ def test_a_federation_of_sites_with_policies_onboards_and_logs_every_message(tmp
         assert [line["sha256"] for line in log(tmp_path / f"site-{k}")] == [d for n, d in sent if n == f"site-{k}"]
 
 
-def test_a_method_that_needs_what_is_withheld_says_so(tmp_path, paths):
-    ask = Asked(tmp_path / "server", method="pfeddsh-hyper", options={"hidden": 16})
-    _, card = ask(site(tmp_path / "site", paths[0], Policy()), "card")
-    assert card.tensors.keys() == {"signature"}
-    with pytest.raises(Exception, match="its policy withholds histogram, image"):
-        ask.bench.method.check_card(card)
+def test_a_site_that_withholds_what_the_method_needs_waits_and_both_sides_are_told(tmp_path, paths):
+    federation(
+        tmp_path / "server", steps=1, method="pfeddsh-hyper", options={"hidden": 16}, batch_min=2, rounds_first=1
+    )
+    network = FakeNetwork()
+    for k, rules in enumerate((OPEN, Policy())):
+        own = network.add(100 + k, tmp_path / f"site-{k}", paths[k])
+        own.policy = own.budget.policy = rules
+    run_in_process(tmp_path / "server", network)
+    known = json.loads((tmp_path / "server" / "clients.json").read_text())
+    assert [client["released"] for client in known["clients"]] == [False, True] and known["dismissed"] == []
+    assert [waiting["name"] for waiting in known["queue"]] == ["site-1"]
+    told = [event["reason"] for event in events(tmp_path / "server") if event["event"] == "absent"]
+    assert len(told) == 1 and "policy withholds: histogram, image" in told[0]
+    home = tmp_path / "site-1"
+    SiteConfig(name="site-1", data=str(paths[1])).save(home)
+    policy.create(home)
+    assert "withholds: histogram, image" in read_status(home).training
+    ask = Asked(tmp_path / "other", method="pfeddsh-hyper", options={"hidden": 16})
+    assert ask(site(home, paths[1], OPEN), "card")[0]["status"] == "ok" and policy.unfit(home) is None
 
 
 def test_status_at_a_site_tells_what_is_spent_and_what_has_left(tmp_path, paths, monkeypatch, capsys):

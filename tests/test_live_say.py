@@ -6,6 +6,7 @@ import shutil
 import socket
 import sys
 import threading
+from subprocess import TimeoutExpired
 
 import pytest
 from live_sites import TINY, FakeNetwork, federation, final_state, run_in_process, shards
@@ -14,6 +15,8 @@ from pfeddsh import cli
 from pfeddsh.data.datasets import load
 from pfeddsh.errors import UserError
 from pfeddsh.live.coordinator.federation import LiveFederation
+from pfeddsh.live.coordinator.health import restarts
+from pfeddsh.live.coordinator.metrics import exposition
 from pfeddsh.live.coordinator.orphan import end_without
 from pfeddsh.live.coordinator.serve import Server
 from pfeddsh.live.coordinator.status import read_status
@@ -161,3 +164,42 @@ def test_decoded_images_are_for_their_owner_alone(tmp_path, monkeypatch):
     load(str(shards(tmp_path / "data", 2)[0]), class_names=tuple(map(str, range(10))), shape=(3, 32, 32))
     entries = [path for path in (tmp_path / "cache").rglob("x_train.npy")]
     assert entries and all(path.parent.stat().st_mode & 0o077 == 0 for path in entries)
+
+
+def test_serve_goes_on_after_whatever_fails_once_it_has_begun(tmp_path, monkeypatch):
+    """A disk that is full for a moment, a SuperLink that does not answer, results that cannot be read."""
+    federation(tmp_path, steps=1)
+    (tmp_path / "results.json").write_text("{half of")
+    said: list[str] = []
+    server = Server(tmp_path, free_port(), True, said.append)
+    troubles = iter([None, UserError("cannot write superlink.address"), TimeoutExpired("flwr", 1), OSError("no room")])
+
+    def start():
+        if trouble := next(troubles, None):
+            raise trouble
+
+    def submit():
+        if "starting it again" in "".join(said[-1:]) and len(said) > 6:
+            (tmp_path / "results.json").write_text('{"steps": 1}')
+        return "7"
+
+    monkeypatch.setattr(server, "_start_superlink", start)
+    monkeypatch.setattr(server, "_submit", submit)
+    monkeypatch.setattr(server, "_superlink_alive", lambda: False)
+    monkeypatch.setattr("pfeddsh.live.processes.Backoff.after", lambda self, lived: 0.0)
+    server.run()
+    for reason in ("cannot write superlink.address", "timed out", "no room"):
+        assert any(reason in line for line in said), reason
+    assert restarts(tmp_path) == 4 and b"pfeddsh_coordinator_restarts_total 4.0" in exposition(tmp_path, 30)
+
+
+def test_serve_does_not_begin_with_what_cannot_work(tmp_path, monkeypatch):
+    federation(tmp_path, steps=1)
+    server = Server(tmp_path, free_port(), True, print)
+
+    def start():
+        raise UserError("port 1 is in use")
+
+    monkeypatch.setattr(server, "_start_superlink", start)
+    with pytest.raises(UserError, match="in use"):
+        server.run()

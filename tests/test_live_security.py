@@ -20,7 +20,7 @@ from flwr.supercore.control import ControlHttpClient
 
 from pfeddsh.errors import UserError
 from pfeddsh.live.security import certs, nodes, proxy
-from pfeddsh.live.security.refusals import Watcher, explain
+from pfeddsh.live.security.refusals import Tail, Watcher, explain
 
 KEY = "--auth-supernode-private-key"
 IDLE = ("--isolation", "process")  # a node that gets no work needs no process for it
@@ -256,3 +256,19 @@ def private_memory(process: subprocess.Popen[bytes]) -> int:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     maps = "".join(Path(f"/proc/{each}/smaps_rollup").read_text() for each in (process.pid, *children))
     return 1024 * sum(int(line.split()[1]) for line in maps.splitlines() if line.startswith("Private_"))
+
+
+def test_a_log_that_is_rotated_away_at_this_moment_ends_nobody(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    path.write_text("one\n")
+    tail = Tail(path)
+    path.write_text("one\ntwo\n")
+    real = open
+
+    def gone(place, *arguments, **more):
+        raise FileNotFoundError(place)
+
+    monkeypatch.setattr("builtins.open", gone)
+    assert tail.lines() == []
+    monkeypatch.setattr("builtins.open", real)
+    assert tail.lines() == ["two"]

@@ -13,6 +13,7 @@ from pfeddsh.methods.fedper import FedPer
 from pfeddsh.methods.local import Local
 from pfeddsh.methods.options import Options
 from pfeddsh.methods.task import Task, Visit
+from pfeddsh.models import base as models
 
 PLAN = tiny().plan()
 
@@ -179,3 +180,12 @@ def test_fedavg_pools_statistics_as_if_all_features_lay_together():
     whole = task.model.calibrate(task.theta0, images)
     assert torch.allclose(together[:12], whole[:12], atol=1e-5)
     assert torch.allclose(together[12:], whole[12:], rtol=0.2, atol=0.1)  # here each share was normalised by itself
+
+
+def test_pooled_statistics_never_have_a_negative_variance(task):
+    """Of equal reports with large means, rounding left less than nothing."""
+    told = 1000 * torch.rand(models.statistics_size(task.model), generator=torch.Generator().manual_seed(0))
+    for _, variance in models.split_statistics(task.model, told):
+        variance.zero_()
+    for _, variance in models.split_statistics(task.model, pooled(task.model, [told] * 3)):
+        assert (variance >= 0).all()

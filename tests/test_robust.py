@@ -9,6 +9,7 @@ from pfeddsh.federation.run import resume, run
 from pfeddsh.live.coordinator.status import read_status
 from pfeddsh.mechanisms import robust
 from pfeddsh.messages import Record, State
+from pfeddsh.models import base as models
 
 SIZE = 2000
 
@@ -77,8 +78,8 @@ def test_honest_clients_that_have_nothing_in_common_are_all_kept(task, state):
         assert robust.left_out(state) == [] and result.norm() > 0
 
 
-def test_no_change_is_longer_than_the_median_also_where_the_cohort_has_none(task, state):
-    usual = float(changes(range(5)).norm(dim=1).max())
+def test_no_change_is_longer_than_twice_the_median_also_where_the_cohort_has_none(task, state):
+    usual = robust.LONGEST * float(changes(range(5)).norm(dim=1).max())
     result = moved(task, state, range(5), changes(range(5), {4}, factor=1e6))
     assert result.norm() <= usual * 1.0001
     lone = moved(task, state, [5], 1e6 * changes([5]))
@@ -86,6 +87,19 @@ def test_no_change_is_longer_than_the_median_also_where_the_cohort_has_none(task
     robust.opened(state)
     lone = moved(task, state, [6], 1e6 * changes([6]))
     assert lone.norm() <= usual * 1.0001, "and those of the step before the first of the next"
+
+
+def test_honest_changes_of_unlike_length_are_not_cut(task, state):
+    """At the median itself, half of them would be."""
+    deltas = changes(range(5)) * torch.tensor([0.6, 0.8, 1.0, 1.3, 1.6])[:, None]
+    assert torch.allclose(moved(task, state, range(5), deltas), deltas.mean(0), atol=1e-5)
+
+
+def test_of_few_that_lie_about_their_statistics_none_moves_them_far(task):
+    honest = [torch.full((models.statistics_size(task.model),), 1.0 + k / 10) for k in range(3)]
+    told = robust.pooled(task.model, [*honest, torch.full_like(honest[0], 100.0), torch.full_like(honest[0], 100.0)])
+    for mean, variance in models.split_statistics(task.model, told):
+        assert (mean <= 1.2).all() and (variance < 1.3).all()
 
 
 def test_the_memory_survives_being_written_and_a_step_or_a_client_that_ends_takes_its_part_along(task, state):

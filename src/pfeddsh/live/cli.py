@@ -54,6 +54,7 @@ def serve(
     """
     from pfeddsh.live.coordinator.config import build, check_unchanged, save
     from pfeddsh.live.coordinator.engine import LiveBench
+    from pfeddsh.live.site.policy import Policy
     from pfeddsh.storage.files import locked
     from pfeddsh.values import override, read
 
@@ -73,7 +74,13 @@ def serve(
     if "classes" not in values:
         raise UserError("which classes are there? give --classes cat,dog,horse, or classes = [...] in a TOML file")
     made = build(values, str(config or "command line"))
-    LiveBench(made, [])  # a method that cannot work with this network says so here
+    learner = LiveBench(made, []).method  # one that cannot work with this network says so here
+    lacking = [name for name in Policy().withholds(learner.expected_card().tensors) if name not in learner.optional]
+    if lacking:
+        _say(
+            f"warning: {made.method} cannot do without {', '.join(lacking)}, which sites withhold unless their "
+            "policy.toml says otherwise; until then they wait"
+        )
     host, wanted = place(page)
     with locked(folder):  # nothing is touched before: another `serve` may be at work
         check_unchanged(folder, made)

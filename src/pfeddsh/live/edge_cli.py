@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
     nodes_app.command("add")(nodes_add)
     nodes_app.command("revoke")(nodes_revoke)
+    nodes_app.command("forget")(nodes_forget)
     nodes_app.command("list")(nodes_list)
     app.add_typer(nodes_app, name="nodes")
 
@@ -93,6 +94,22 @@ def nodes_revoke(folder: Folder, name: Name) -> None:
         from pfeddsh.live.security import nodes
     key = nodes.revoke(folder, name)
     console.print(f"{name} is revoked, key {key}{_apply(folder)}", soft_wrap=True, highlight=False)
+
+
+def nodes_forget(folder: Folder, name: Name) -> None:
+    """Delete what is of one site alone, in its place: it is revoked, has lost its key, or has left.
+
+    It is admitted no more. The coordinator deletes between two rounds, or when it is next started. What the common
+    model has learnt from the site cannot be taken back; docs/privacy.md says what else stays.
+
+    Example: `pfeddsh nodes forget coordinator north`
+    """
+    with _flower():
+        from pfeddsh.live.coordinator import forget
+    for key in forget.ask(folder, name):
+        console.print(f"{name} is to be forgotten, key {key}", soft_wrap=True, highlight=False)
+    secured = (folder / "tls" / "ca.crt").exists()
+    console.print(f"the coordinator deletes what is its alone{_apply(folder) if secured else ''}", soft_wrap=True)
 
 
 def _apply(folder: Path) -> str:

@@ -22,6 +22,14 @@ class Absent(Exception):
     """A client that did not answer in time; the text says what is known."""
 
 
+class NotNow(Absent):
+    """A client that says it does no more of this for so many seconds; None: for good."""
+
+    def __init__(self, reason: str, seconds: float | None) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
+
+
 @dataclass(eq=False)
 class Parcel:
     """One call on its way."""

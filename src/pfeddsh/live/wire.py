@@ -9,6 +9,7 @@ from pfeddsh.messages import BadMessage, Memory, Message, parsed
 from pfeddsh.methods.task import Visit
 
 FAREWELL = "farewell"  # the last one: what was deleted of a site that leaves
+LATER = "later"  # in place of ok: the site does not train now, or no more
 HELLO = "hello"  # the first message to a node: who are you, and what do you bring
 
 

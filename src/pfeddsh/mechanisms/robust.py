@@ -3,7 +3,8 @@
 No rule that sees one round alone holds when most of a small cohort is hostile by chance (Karimireddy et al. 2021,
 "Learning from history"). A coordinator knows who sends what, so `history` remembers, for as long as a step lasts:
 
-- Norm clipping (Sun et al. 2019): no change is longer than the median of this round and the last ones.
+- Norm clipping (Sun et al. 2019): no change is longer than twice the median of this round and the last ones. At the
+  median itself it cuts half of all honest changes, which costs up to three points (docs/robustness.md).
 - Reputation by direction (after FoolsGold, Fung et al. 2020, and FLTrust, Cao et al. 2021): the mean cosine of a change
   with the last ones of all other clients is added up, client by client. Whoever goes against the others, while most
   go with them, is left out for as long as that is so.
@@ -13,6 +14,7 @@ honest changes have nothing in common, as at the end of training, only norms cou
 """
 
 import statistics
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,12 +22,13 @@ from torch import Tensor
 
 from pfeddsh.mechanisms import common
 from pfeddsh.messages import State
-from pfeddsh.models.base import Model
+from pfeddsh.models.base import Model, split_statistics
 
 Aggregation = Literal["mean", "history"]
 LAST = "robust/last/"  # of each client of the step: the direction of its last upload
 HEAVIEST = 3.0  # times the median number of images that anyone weighs
 ENOUGH = 3  # norms among which there is a median worth keeping; and others of whom few count less than many
+LONGEST = 2.0  # times the median norm that any change is
 RECENT = 30  # norms of the step that make up for a small cohort
 FRESH = 0.8  # what an upload is still worth to compare with, a round later
 MOST = 1.0  # agreement that anyone can gather: a good name does not last for ever
@@ -58,7 +61,7 @@ def aggregate(
 
 
 def bound(memory: dict[str, Any], norms: list[float]) -> float:
-    """The median norm of this round and the last ones of the step; at its beginning, at most the largest ever."""
+    """Twice the median norm of this round and the last ones of the step; at its beginning, of the largest ever."""
     known = [*norms, *memory["norms"]]
     median: float = statistics.median_low(known)
     if memory["peak"] is not None and not memory["norms"]:
@@ -66,7 +69,7 @@ def bound(memory: dict[str, Any], norms: list[float]) -> float:
     memory["norms"] = [*memory["norms"], *(min(norm, median) for norm in norms)][-RECENT:]
     if len(known) >= ENOUGH:
         memory["peak"] = max(median, memory["peak"] or 0.0)
-    return median
+    return LONGEST * median
 
 
 def compare(state: State, clients: list[int], units: Tensor) -> None:
@@ -98,3 +101,15 @@ def left_out(state: State) -> list[int]:
     """Whose uploads do not count at present."""
     found: list[int] = state.facts.get("robust", {}).get("left_out", [])
     return found
+
+
+def pooled(model: Model, told: Sequence[Tensor]) -> Tensor:
+    """Statistics of all clients' features together, as long as most of them tell the truth.
+
+    The coordinate-wise median (Yin et al. 2018) in place of both means of the law of total variance.
+    """
+    together = [told[0][:0]]
+    for mean, variance in split_statistics(model, torch.stack(list(told))):
+        centre = mean.median(0).values
+        together += [centre, (variance + (mean - centre).square()).median(0).values]
+    return torch.cat(together)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfeddsh.mechanisms import guard
+from pfeddsh.mechanisms import guard, robust
 from pfeddsh.mechanisms.guard import Served
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.mechanisms.privacy import Uniform, from_system, repeatable
@@ -38,6 +38,7 @@ class Method:
     optional: ClassVar[frozenset[str]] = frozenset()  # of a card: what a client may keep to itself
     client_parts: ClassVar[tuple[str, ...]] = ()  # of the state: tensors `name/k` that are of client k alone
     control = False  # its clients train alone: their accuracies are the local-only controls
+    quorum = 1  # reports without which none are pooled; set to more by who asks strangers, and they are by the median
     simulated = False  # set by who simulates clients: then there is nobody to protect, and noise must repeat
 
     def __init__(self, task: Task, options: Options) -> None:
@@ -122,8 +123,15 @@ class Method:
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         """The step's rounds are over; `reports` are the participants' replies to `settle`."""
-        if self.pools and reports:
-            state["statistics"] = pooled(self.model, [report["statistics"] for report in reports.values()])
+        if self.pools and (seen := self.pool(reports)) is not None:
+            state["statistics"] = seen
+
+    def pool(self, reports: dict[int, Message]) -> Tensor | None:
+        """The statistics of all these clients together; None if too few have told theirs."""
+        told = [report["statistics"] for report in reports.values()]
+        if len(told) < self.quorum:
+            return None
+        return pooled(self.model, told) if self.quorum == 1 else robust.pooled(self.model, told)
 
     def keep_report(self, state: State, client: int, report: Message) -> None:
         """Remember what a client told when it settled. One that was away when its step ended may settle later."""
@@ -300,5 +308,6 @@ def pooled(network: models.Model, statistics: Sequence[Tensor]) -> Tensor:
     """Statistics of all clients' features together: plain mean of the means, law of total variance."""
     together = [statistics[0][:0]]
     for mean, variance in models.split_statistics(network, torch.stack(list(statistics))):
-        together += [mean.mean(0), (variance + mean.square()).mean(0) - mean.mean(0).square()]
+        spread = (variance + mean.square()).mean(0) - mean.mean(0).square()
+        together += [mean.mean(0), spread.clamp_min(0)]  # of large means, rounding can leave less than nothing
     return torch.cat(together)

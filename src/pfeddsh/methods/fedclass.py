@@ -92,9 +92,6 @@ class FedCLASS(Method):
         self.sharing.aggregate(state, uploads)
         state.facts["taught"] = sorted({*state.facts["taught"], *uploads})
 
-    def close_step(self, state: State, reports: dict[int, Message]) -> None:
-        self.sharing.close_step(state, reports)
-
     def personal(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         return self.sharing.personal(_untaught(state), clients)
 

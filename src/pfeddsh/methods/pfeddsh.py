@@ -23,7 +23,7 @@ from pfeddsh.mechanisms.consolidation import Consolidation
 from pfeddsh.mechanisms.replay import INVERSIONS
 from pfeddsh.mechanisms.robust import Aggregation
 from pfeddsh.messages import Compute, Memory, Message, State
-from pfeddsh.methods.base import Method, pooled
+from pfeddsh.methods.base import Method
 from pfeddsh.methods.options import Normalised, Options, PriorAware, Statistics
 from pfeddsh.methods.task import ClientData, Task, Visit
 from pfeddsh.models.parts import Personal, added, part
@@ -150,7 +150,8 @@ class PFedDSH(Method):
         message = Message({"before": state[f"common/{step - 1}"], "trained": state["common"]})
         if "statistics" in state:
             message.tensors["statistics"] = state["statistics"]
-            message.tensors["seen"] = self._seen(reports) if reports else state["statistics"]
+            seen = self.pool(reports)
+            message.tensors["seen"] = state["statistics"] if seen is None else seen
         return message
 
     def decide(self, state: State, answers: dict[int, Message]) -> dict[str, Any]:
@@ -158,9 +159,6 @@ class PFedDSH(Method):
             return {}
         state.facts["agreed"] = common.agreed([float(answer.facts["share"]) for answer in answers.values()])
         return {"share": state.facts["agreed"], "asked": len(answers)}
-
-    def _seen(self, reports: dict[int, Message]) -> Tensor:
-        return pooled(self.model, [report["statistics"] for report in reports.values()])
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         """The step's version is a blend of old and new; that of newcomers lies nearer to what they trained."""
@@ -173,8 +171,7 @@ class PFedDSH(Method):
         state[f"trained/{step}"], state[f"common/{step}"] = trained, version
         state.tensors.pop(f"trained/{step - 1}", None)  # its clients have their copies
         state["common"] = version.clone()
-        if self.pools and reports:
-            seen = self._seen(reports)
+        if self.pools and (seen := self.pool(reports)) is not None:
             state["statistics"] = common.blend(state["statistics"], seen, share) if "statistics" in state else seen
         if self.settings.replay == "common":
             self.remember(state, reports)
@@ -193,8 +190,8 @@ class PFedDSH(Method):
         uniform = torch.full((self.model.classes,), 1 / self.model.classes)
         told = [state.tensors.get(f"histogram/{k}", uniform) for k in state.facts["newcomers"]] or [uniform]
         state[f"replay/labels/{step}"] = torch.stack(told).mean(0)
-        if reports:
-            state[f"replay/statistics/{step}"] = self._seen(reports)
+        if (seen := self.pool(reports)) is not None:
+            state[f"replay/statistics/{step}"] = seen
 
     def replay(self, state: State, compute: Compute) -> dict[int, Message]:
         """The version that existing clients are offered is taught by the one before it and by what was trained."""

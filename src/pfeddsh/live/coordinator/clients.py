@@ -13,6 +13,7 @@ from pfeddsh.federation.engines import Reply
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.workbench import CONTROL, Call
 from pfeddsh.live.coordinator.admission import Admission
+from pfeddsh.live.coordinator.attendance import Attendance
 from pfeddsh.live.coordinator.catch_up import CatchUp
 from pfeddsh.live.coordinator.config import LiveConfig
 from pfeddsh.live.coordinator.door import Door, change
@@ -24,8 +25,10 @@ from pfeddsh.live.coordinator.status_file import StatusFile
 from pfeddsh.live.exchange import Absent, Exchange
 from pfeddsh.messages import BadMessage, Memory, Message, Parts, Record, by_client, per_client, withheld
 
+TELLERS = 3  # of statistics, without whom none are pooled: among fewer, one could say what it likes
 RECORDED = ("card", "settle", "judge")  # what these bring enters the state, so it is in the journal first
 PAUSE = 0.25  # between two looks while waiting
+LONGEST = 60.0  # seconds between two attempts at a round
 
 
 class NobodyJoined(Exception):
@@ -57,7 +60,7 @@ class LiveClients:
         self.contributed: set[int] = set()  # of the step: whose uploads have counted
         self._changes: dict[int, float] = {}  # norms of what the uploads of this round change
         self.departures: Callable[[], None] = lambda: None  # looks for sites that leave, where a round begins
-        self._short_since: float | None = None  # since when no round has had enough answers
+        self.attendance = Attendance(config.round_timeout, self._node)
         self._opening = False  # a step has cards and nothing else yet
 
     # What the loop wants of them
@@ -68,7 +71,8 @@ class LiveClients:
         """As in simulation, without those who do not answer; sites keep their memories themselves."""
         federation = self.federation
         if job == "card":
-            self.contributed, self._short_since = set(), None
+            self.contributed = set()
+            self.attendance.opened()
             self.begin("training", step)
         elif job == "receive" and messages:
             self.begin("offering", step)
@@ -82,7 +86,9 @@ class LiveClients:
             replies = self._recorded_zero_shot(messages, step)
         else:
             replies = self._question(job, messages, step, round)
-        self._opening = job == "card"
+        self._opening = job == "card" or (self._opening and job == "score")  # of which there may be several windows
+        if job == "settle":
+            federation.method.quorum = quorum(len(replies) + len(self.missing) + len(self.unreadable))
         if job == "card":
             self._turn_away_cardless(step)
         elif job in ("settle", "keep"):
@@ -95,11 +101,14 @@ class LiveClients:
         return replies
 
     def train(self, attempt: Callable[[], Round]) -> Round:
-        """A round counts if enough answered well, or nobody is missing; else it is repeated, which costs little.
+        """A round counts if enough answered well, or nobody is missing; else it is repeated, ever more rarely.
 
         After `abandon_after` seconds of that it counts as it is; and if too few of the step's clients are even
-        connected, nobody waits for them any longer: the step is abandoned.
+        connected, nobody waits for them any longer: the step is abandoned. Who has said when it trains again is
+        waited for until then.
         """
+        short_since: float | None = None
+        pause = PAUSE
         while True:
             self._drop_revoked()
             self.departures()
@@ -110,21 +119,32 @@ class LiveClients:
             self.screening.bound(brought, self._changes)
             good = len(brought.uploads)
             if good >= self.config.min_cohort or not facts["absent"]:
-                self._short_since = None
                 return brought
-            self._short_since = self._short_since or time.monotonic()
-            if time.monotonic() - self._short_since >= self.config.abandon_after:
+            until = self.attendance.promised(self.missing)
+            short_since = None if until else short_since or time.monotonic()
+            if short_since and time.monotonic() - short_since >= self.config.abandon_after:
                 self._give_up(facts)
                 return brought
             told = {"step": facts["step"], "round": facts["round"], "good": good, "absent": facts["absent"]}
             self.federation.tell("repeat", told)
-            time.sleep(PAUSE)
+            self._rest(until or time.monotonic() + min(pause, self.config.abandon_after))
+            pause = min(LONGEST, 2 * pause)
+
+    def _rest(self, until: float) -> None:
+        """Wait before a round is repeated; not any longer once somebody is back that was missing."""
+        away = [client for client in self.missing if not self._online(client)]
+        while True:
+            self.serve_returned()
+            self.departures()
+            time.sleep(max(0.0, min(PAUSE, until - time.monotonic())))
+            if time.monotonic() >= until or any(self._online(client) for client in away):
+                return
 
     def _give_up(self, facts: dict[str, Any]) -> None:
         """Whoever has left before it could contribute anything will be a newcomer again."""
-        absent = self.federation.ledger.absent
-        everyone = [k for k in self.federation.plan.participants(facts["step"]) if k not in absent]
-        away = [k for k in everyone if not self._online(k)]
+        out = {*self.federation.ledger.absent, *self.attendance.finished}
+        everyone = [k for k in self.federation.plan.participants(facts["step"]) if k not in out]
+        away = [k for k in everyone if not self._online(k) or self.attendance.silent(k)]
         if len(everyone) - len(away) < min(self.config.min_cohort, len(everyone)):
             contributed = {*self.contributed, *map(int, facts["norms"])}
             facts |= {"abandoned": True, "left": [k for k in away if k not in contributed]}
@@ -182,19 +202,22 @@ class LiveClients:
         """How newcomers are served before their first round; once they have trained, it cannot be measured again."""
         checkpoints = self.federation.checkpoints
         kept = checkpoints.recorded((step, 0)) or {}
-        if "measured" in kept:
-            return [(client, (message, Memory())) for client, message in by_client(kept, "score").items()]
-        if checkpoints.recorded((step, 1)) is not None:
-            return []
-        replies = self._question("score", messages, step)
-        scores = per_client("score", {k: message for k, (message, _) in replies})
-        checkpoints.round((step, 0), {**kept, **scores, "measured": Record()})
-        return replies
+        asked = set(kept["measured"].facts.get("clients", messages)) if "measured" in kept else set()
+        new = {client: message for client, message in messages.items() if client not in asked}
+        if new and checkpoints.recorded((step, 1)) is None:
+            replies = self._question("score", new, step)
+            kept |= per_client("score", {k: message for k, (message, _) in replies})
+            kept["measured"] = Record(facts={"clients": sorted(asked | new.keys())})
+            checkpoints.round((step, 0), kept)
+        scores = by_client(kept, "score")
+        return [(client, (scores[client], Memory())) for client in messages if client in scores]
 
     def _question(
         self, job: str, messages: Mapping[int, Message], step: int, round: int = 0
     ) -> list[tuple[int, Reply]]:
         self.missing, self.unreadable = {}, {}
+        if job == "local":
+            messages = self._attending(messages)
         futures = {k: self._call(job, step, k, message, round) for k, message in messages.items()}
         while job == "local" and wait(futures.values(), timeout=PAUSE).not_done:
             self.serve_returned()  # rounds are long
@@ -205,13 +228,32 @@ class LiveClients:
                 replies.append((client, (self._admit(job, client, messages[client], message), memory)))
                 if job == "local":
                     self._changes[client] = change(messages[client], message)
+                    self.attendance.uploaded(client)
             except Absent as error:
-                self.missing[client] = str(error)
+                self._missed(job, client, error)
             except BadMessage as error:
                 self.unreadable[client] = str(error)
                 if job != "local":
                     self.federation.tell("refused", {"step": step, "client": client, "reason": f"{job}: {error}"})
         return replies
+
+    def _attending(self, messages: Mapping[int, Message]) -> dict[int, Message]:
+        """Without those who train no more; those who are passed over for a while are missing."""
+        asked = {}
+        for client, message in messages.items():
+            if reason := self.attendance.passed_over(client):
+                self.missing[client] = reason
+            elif client not in self.attendance.finished:
+                asked[client] = message
+        return asked
+
+    def _missed(self, job: str, client: int, error: Absent) -> None:
+        news = self.attendance.missed(client, error) if job == "local" else None
+        if job != "local" or client not in self.attendance.finished:
+            self.missing[client] = str(error)
+        if news:
+            self.status.notice(f"{self.admission.roster.clients[client].name} {news}")
+            self.status.show(self.federation.ledger)
 
     def _admit(self, job: str, client: int, sent: Message, reply: Message) -> Message:
         return self.door.admit(job, self.admission.roster.clients[client], sent, reply)
@@ -219,8 +261,11 @@ class LiveClients:
     def _call(self, job: str, step: int, client: int, message: Message, round: int = 0) -> "Future[Reply]":
         return self.engine.submit(Call(job, self.bench.visit(step, round, client), message))
 
+    def _node(self, client: int) -> int | None:
+        return self.admission.node_of(self.admission.roster.clients[client].key)
+
     def _online(self, client: int) -> bool:
-        return self.admission.node_of(self.admission.roster.clients[client].key) is not None
+        return self._node(client) is not None
 
     def _note_control(self, client: int, step: int, score: Message) -> None:
         """A site that has trained alone as well, on the visits of its own step, tells how far that got it."""
@@ -292,6 +337,15 @@ class LiveClients:
         """Show what the federation turns to."""
         self.status.begin(phase, step, self.federation.plan.rounds(step))
         self.status.show(self.federation.ledger)
+
+
+def quorum(asked: int) -> int:
+    """How many must tell their statistics: half of those asked, as those who withhold them are no part of a median.
+
+    >>> quorum(2), quorum(20)
+    (3, 10)
+    """
+    return max(TELLERS, (asked + 1) // 2)
 
 
 def _noted(about: Mapping[int, int | str]) -> Record:

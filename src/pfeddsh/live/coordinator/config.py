@@ -125,6 +125,11 @@ def check_unchanged(folder: Path, config: LiveConfig) -> None:
         )
 
 
+def begun(folder: Path) -> bool:
+    """Whether a coordinator has worked in this folder: its state is there."""
+    return (folder / "state" / "federation.json").exists()
+
+
 def fix(folder: Path, config: LiveConfig) -> None:
     """Note what cannot change from now on."""
     path = folder / "state" / "federation.json"

@@ -2,12 +2,14 @@
 
 A site says that it leaves when it introduces itself. That is written down at once; the deletion waits for a moment that
 a snapshot can name, is followed by that snapshot, and takes all older ones and the journal with it. Only then is it
-confirmed. Asked again, by a restart on either side, it is done and confirmed again.
+confirmed. Asked again, by a restart on either side, it is done and confirmed again. The operator can ask in a
+site's place (`forget.py`).
 """
 
 from collections.abc import Callable
 from typing import Any
 
+from pfeddsh.live.coordinator import forget
 from pfeddsh.live.coordinator.admission import Admission, now
 from pfeddsh.live.coordinator.clients import LiveClients
 from pfeddsh.live.coordinator.roster import Left, mark_of
@@ -17,8 +19,14 @@ from pfeddsh.messages import Message
 from pfeddsh.storage.checkpoint import Moment
 
 REPLY = 1 << 16  # bytes of the answer to a farewell
-DELETED = ["card", "embedding and key direction", "statistics", "offers", "accuracies", "uploads", "name and key"]
-STAYS = "what the common model has learnt from this site's uploads, and what others were served of it, cannot be undone"
+DELETED = ["card", "embedding and key direction", "statistics", "offers", "accuracies", "uploads"]
+DELETED += ["name and key in the coordinator's list, state and status"]
+STAYS = (
+    "what the common model has learnt from this site's uploads, and what others were served of it, cannot be undone. "
+    "Until the operator runs `pfeddsh nodes forget`, the public key that admits the site stays; after it, name and key "
+    "in Flower's superlink.db, lines of its and the proxy's logs, and backups, which are the operator's to delete. Its "
+    "number and a digest of its key stay, by which it is known if it asks again"
+)
 
 
 class Departures:
@@ -30,18 +38,22 @@ class Departures:
     def carry_out(self, clients: LiveClients, moment: Moment) -> None:
         """Delete what is to be deleted, now that a snapshot of this moment can be written; then confirm."""
         waiting, roster = self._admission.leaving(), self._admission.roster
-        for key in waiting:
+        forgotten = forget.asked(roster.path.parent)
+        for key in [*waiting, *forgotten]:
             if mark_of(key) not in roster.left:
                 member = roster.known(key)
                 roster.leave(mark_of(key), Left(now(), member.id if member else None))
         self._erase(clients, moment)
+        for key in forgotten:
+            forget.done(roster.path.parent, key)
         for key, node in waiting.items():
             self._confirm(node, roster.left[mark_of(key)])
 
     def _erase(self, clients: LiveClients, moment: Moment) -> None:
         roster, federation = self._admission.roster, clients.federation
         due = {mark: left for mark, left in roster.left.items() if not left.erased}
-        for left in due.values():
+        for mark, left in due.items():
+            clients.status.forget(roster.name_of(mark))
             if left.client is None:
                 continue
             federation.method.forget(federation.state, left.client)

@@ -17,6 +17,7 @@ from pfeddsh.models.base import split_statistics
 
 MOST = 10**8  # images anyone can claim to have
 LARGEST = 1e6  # of any number in a tensor that nothing else bounds
+FEATURE = 100.0  # mean or standard deviation of what a normalisation meets: of weights that work, some ten
 RULES = ("acc", "acc_unguarded")  # what accuracies a score may tell
 CEILING = 100  # times the norm of the first model: no sequence of uploads leads beyond
 WEIGHTS = ("delta", "values")  # under these names weights arrive that were not sent under the same
@@ -71,8 +72,10 @@ class Door:
         if not tensor.is_floating_point():
             return
         if name == "statistics":
-            for _, variance in split_statistics(self._method.model, tensor):
+            for mean, variance in split_statistics(self._method.model, tensor):
                 _hold(bool((variance >= 0).all()), "statistics has a negative variance")
+                _hold(bool((variance <= FEATURE**2).all()), f"statistics has a deviation beyond {FEATURE:g}")
+                _hold(bool((mean.abs() <= FEATURE).all()), f"statistics has a mean beyond {FEATURE:g}")
         elif name == "histogram":
             _hold(bool((tensor >= 0).all()), "histogram has a negative share")
             _hold(abs(float(tensor.double().sum()) - 1) <= SLACK, "histogram does not sum to one")

@@ -8,13 +8,14 @@ from pfeddsh.live.coordinator.admission import Admission
 from pfeddsh.live.coordinator.config import LiveConfig
 from pfeddsh.live.coordinator.door import plain
 from pfeddsh.live.coordinator.schedule import LiveSchedule
-from pfeddsh.live.exchange import Absent, Exchange
-from pfeddsh.live.wire import decode, encode_call
+from pfeddsh.live.exchange import Absent, Exchange, NotNow
+from pfeddsh.live.wire import LATER, decode, encode_call
 from pfeddsh.messages import Memory
 from pfeddsh.methods import registry
 from pfeddsh.methods.task import Task
 
 PATIENT = ("card", "local", "settle", "keep")  # worth waiting for a client that is not connected right now
+DAY = 86400.0  # seconds: nobody is waited for longer than that
 ROOM = 1 << 20  # bytes by which a reply may exceed twice what was sent
 
 
@@ -64,6 +65,9 @@ def _hand_over(done: "Future[bytes]", result: "Future[Reply]") -> None:
 def read_reply(body: bytes) -> Reply:
     """The message of a site's reply; one that says it could not work is as good as absent."""
     header, message = decode(body)
-    if header.get("status") != "ok":
-        raise Absent(f"failed at the site: {plain(str(header.get('reason')), 200)}")
+    status, reason, seconds = header.get("status"), plain(str(header.get("reason")), 200), header.get("seconds")
+    if status == LATER and (seconds is None or (isinstance(seconds, int | float) and 0 <= seconds <= DAY)):
+        raise NotNow(reason, seconds)
+    if status != "ok":
+        raise Absent(f"failed at the site: {reason}")
     return message, Memory()

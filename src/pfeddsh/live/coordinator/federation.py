@@ -71,7 +71,7 @@ class LiveFederation:
         batch = self.admission.take(list(waiting))
         self.plan.taken.append(batch)
         self.loop.ledger.grow()
-        self.loop.tell("batch", {"step": step, "clients": [self._name(k) for k in batch]})
+        self.loop.tell("batch", {"step": step, "clients": list(batch)})  # events name nobody: they are kept for ever
 
     def _between_rounds(self) -> None:
         """No snapshot can name the moment after the cards and before the first round: then it waits for the second."""
@@ -81,12 +81,11 @@ class LiveFederation:
     def _undo(self, step: int, refused: set[int]) -> None:
         """Nothing of the step has begun yet: the next newcomers are its batch."""
         batch = self.plan.taken.pop()
-        names = [self._name(k) for k in batch]
         self.admission.undo(batch, refused)
         self.loop.ledger.grow()
         for client in batch:
             self.status.refusals.pop(client, None)
-        self.loop.tell("nobody", {"step": step, "clients": names})
+        self.loop.tell("nobody", {"step": step, "clients": list(batch)})
 
     def event(self, kind: str, facts: dict[str, Any]) -> None:
         """As an observer of the loop: keep the status up to date, and leave out who sends too much that is refused."""

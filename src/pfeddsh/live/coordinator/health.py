@@ -13,6 +13,7 @@ from pfeddsh.live.coordinator.pulse import stalled
 from pfeddsh.live.coordinator.status import FILE, Status, read_status
 from pfeddsh.storage.files import in_use
 
+RESTARTS = "coordinator.restarts"  # how often `serve` had to start it again
 LOOK = 15.0  # seconds between two looks of the alarm
 
 
@@ -63,6 +64,14 @@ def coordinator_runs(folder: Path) -> bool:
         return True
     except (OSError, ValueError):
         return False
+
+
+def restarts(folder: Path) -> int:
+    """How often the coordinator of this folder has ended before its work was done."""
+    try:
+        return int((folder / RESTARTS).read_text())
+    except (OSError, ValueError):
+        return 0
 
 
 class Alarm:

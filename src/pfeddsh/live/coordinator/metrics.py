@@ -4,18 +4,19 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pfeddsh.errors import UserError
-from pfeddsh.live.coordinator.health import Health, look
+from pfeddsh.live.coordinator.health import Health, look, restarts
 from pfeddsh.live.coordinator.pulse import PHASES
-from pfeddsh.live.coordinator.status import Status
+from pfeddsh.live.coordinator.status import ClientStatus, Status
 from pfeddsh.live.security.certs import read_certificate
 
-STATES = ("training", "served", "quarantined", "revoked")
+STATES = get_args(ClientStatus.model_fields["state"].annotation)
 
 
 def exposition(folder: Path, minutes: float) -> bytes:
@@ -40,6 +41,9 @@ class _Folder(Collector):
 def _alerts(health: Health, folder: Path) -> Iterable[Metric]:
     yield _gauge("healthy", "1 if /health finds nothing wrong", not health.problems)
     yield _gauge("coordinator_running", "1 if the coordinator's process works in the folder", health.running)
+    yield CounterMetricFamily(
+        "pfeddsh_coordinator_restarts", "times that it ended before its work was done", value=restarts(folder)
+    )
     yield _gauge("stalled", "1 if something is under way and nothing has moved for too long", bool(health.stalled))
     yield _gauge("disk_free_bytes", "room left on the disk of the folder", shutil.disk_usage(folder).free)
     ends = GaugeMetricFamily("pfeddsh_certificate_end_timestamp_seconds", "when a certificate ends", labels=["file"])
@@ -79,7 +83,7 @@ def _clients(status: Status) -> Iterable[Metric]:
     states = Counter(client.state for client in status.clients)
     clients = GaugeMetricFamily("pfeddsh_clients", "clients that have been taken in", labels=["state"])
     for state in STATES:
-        clients.add_metric([state], states[state])  # type: ignore[index]
+        clients.add_metric([state], states[state])
     yield clients
     yield _gauge("clients_online", "of them, connected now", sum(client.online for client in status.clients))
     yield CounterMetricFamily(

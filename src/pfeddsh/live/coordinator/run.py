@@ -18,7 +18,7 @@ from pfeddsh.data.datasets import Dataset
 from pfeddsh.errors import UserError
 from pfeddsh.federation.observers import EventLog
 from pfeddsh.live.coordinator.admission import Admission
-from pfeddsh.live.coordinator.config import LiveConfig, check_unchanged, fix, load
+from pfeddsh.live.coordinator.config import LiveConfig, begun, check_unchanged, fix, load
 from pfeddsh.live.coordinator.engine import LiveBench, LiveEngine
 from pfeddsh.live.coordinator.federation import LiveFederation
 from pfeddsh.live.coordinator.offers import Offers
@@ -56,9 +56,11 @@ def coordinate(folder: Path, transport: Transport, authenticated: bool) -> None:
 def _coordinate(folder: Path, state: Path, transport: Transport, authenticated: bool) -> None:
     config = load(folder)
     check_unchanged(folder, config)
+    roster = Roster.load(folder / "clients.json")
+    if roster.clients and not begun(folder):
+        raise UserError(f"{state} is empty, but {roster.path} has clients; restore both from a backup")
     fix(folder, config)
     torch.set_num_threads(1)
-    roster = Roster.load(folder / "clients.json")
     if len(roster.batches()) > 1 and not any(state.glob("snapshot-*")):
         raise UserError(
             f"{state} has no snapshot, but {roster.path} knows of later batches; restore both from a backup"

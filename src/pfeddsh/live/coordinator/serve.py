@@ -19,6 +19,7 @@ import tomli_w
 
 from pfeddsh.errors import UserError
 from pfeddsh.live.coordinator.config import load
+from pfeddsh.live.coordinator.health import RESTARTS, restarts
 from pfeddsh.live.coordinator.run import ERROR
 from pfeddsh.live.processes import Backoff, Child, environment, flower, listens, port_taken
 from pfeddsh.live.security import nodes, proxy
@@ -43,7 +44,7 @@ class Server:
     ) -> None:
         self.folder, self.address, self.insecure, self.say = folder, f"127.0.0.1:{port}", insecure, say
         self.listen, self.attach, self.health = listen, attach, health
-        self._said = ""
+        self._said, self._begun = "", False
         self._superlink: Child | None = None
         self._steps: int | None = None
         self._app = str(files("pfeddsh.live") / "app")
@@ -59,11 +60,18 @@ class Server:
         try:
             while not self._done():
                 began = time.monotonic()
-                self._attempt()
+                try:
+                    self._attempt()
+                except (UserError, OSError, subprocess.SubprocessError) as error:  # a full disk, a SuperLink that hangs
+                    if not self._begun:
+                        raise
+                    self.say(str(error))
                 if not self._done():
                     wait = backoff.after(time.monotonic() - began)
                     self._say_why()
                     self.say(f"the coordinator ended before its work was done; starting it again in {wait:.0f} s")
+                    with suppress(UserError):
+                        write_text(self.folder / RESTARTS, f"{restarts(self.folder) + 1}\n")
                     time.sleep(wait)
         finally:
             self._end_coordinator()
@@ -86,6 +94,7 @@ class Server:
         self._end_coordinator()
         self._start_superlink()
         run = self._submit()
+        self._begun = True  # from now on, whatever fails is tried again
         self.say(f"coordinator started (Flower's run {run})")
         began = time.monotonic()
         seen = False
@@ -102,8 +111,8 @@ class Server:
     def _done(self) -> bool:
         """Whether as many steps are done as the configuration asks for; one without that number never is."""
         try:
-            done: int = json.loads((self.folder / "results.json").read_text())["steps"]
-        except FileNotFoundError:
+            done = int(json.loads((self.folder / "results.json").read_text())["steps"])
+        except (OSError, ValueError, KeyError, TypeError):  # one that cannot be read is written again
             return False
         return self._steps is not None and done >= self._steps
 

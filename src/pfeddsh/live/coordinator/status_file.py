@@ -1,6 +1,7 @@
 """`status.json`: what the coordinator is doing, for `pfeddsh status`, its page, and whoever else wants to know."""
 
 import json
+import re
 import time
 from collections import deque
 from pathlib import Path
@@ -51,6 +52,14 @@ class StatusFile:
     def notice(self, text: str) -> None:
         """Something the operator should know."""
         self.notices.append({"time": now(), "text": text})
+
+    def forget(self, name: str | None) -> None:
+        """A site has left: what was said of it is not told any more."""
+        if name is not None:
+            named = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])")
+            kept = [notice for notice in self.notices if not named.search(notice["text"])]
+            self.notices = deque(kept, maxlen=NOTICES)
+            self.refused = deque((one for one in self.refused if one["client"] != name), maxlen=self.refused.maxlen)
 
     def refuse(self, name: str, reason: str, client: int | None = None) -> None:
         """Note a refusal; those of clients that were taken in are counted."""

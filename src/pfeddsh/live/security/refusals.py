@@ -121,16 +121,21 @@ class Tail:
         self._place = self._size()
 
     def _size(self) -> int:
-        return self.path.stat().st_size if self.path.exists() else 0
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
 
     def lines(self) -> list[str]:
+        """None of a file that cannot be read: it may be rotated away at this moment."""
         if self._size() < self._place:
             self._place = 0
-        if not self.path.exists():
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self._place)
+                read = file.read(PIECE)
+        except OSError:
             return []
-        with open(self.path, "rb") as file:
-            file.seek(self._place)
-            read = file.read(PIECE)
         text, end, _ = read.rpartition(b"\n")
         endless = len(read) == PIECE and not end
         self._place += len(read) if endless else len(text) + len(end)

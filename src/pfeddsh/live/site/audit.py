@@ -54,9 +54,14 @@ class Audit:
 
     def _append(self, data: bytes) -> None:
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        before = os.fstat(file).st_size
         try:
-            os.write(file, data)
+            while data:
+                data = data[os.write(file, data) :]
             os.fsync(file)
+        except OSError:  # a line is there as a whole or not at all
+            os.ftruncate(file, before)
+            raise
         finally:
             os.close(file)
 

@@ -4,11 +4,11 @@ Written before the message leaves that it pays for. A crash in between spends to
 """
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 
 from pfeddsh.errors import UserError
-from pfeddsh.live.site.policy import Policy, PolicyRefusal
+from pfeddsh.live.site.policy import NoTraining, Policy, PolicyRefusal
 from pfeddsh.mechanisms import accounting
 from pfeddsh.mechanisms.accounting import Event
 from pfeddsh.storage.files import write_text
@@ -37,9 +37,12 @@ class Budget:
         """Refuse what would exceed the budget, or the rounds of the day, before any work is done."""
         policy, event = self.policy, self.policy.cost(job)
         if job == "local" and policy.rounds_a_day and self.today() >= policy.rounds_a_day:
-            raise PolicyRefusal(f"this site trains at most {policy.rounds_a_day} rounds a day, and has done so today")
+            reason = f"this site trains at most {policy.rounds_a_day} rounds a day, and has done so today"
+            raise NoTraining(reason, _until_tomorrow())
         if policy.epsilon and event and self._with(event) > policy.epsilon:
-            raise PolicyRefusal("this site's privacy budget is spent: it trains no more, and goes on to be served")
+            if job == "local":
+                raise NoTraining("this site's privacy budget is spent", None)
+            raise PolicyRefusal("this site's privacy budget is spent: it has nothing left to tell of its data")
 
     def spend(self, job: str) -> None:
         event = self.policy.cost(job)
@@ -71,3 +74,9 @@ class Budget:
 
 def _today() -> str:
     return datetime.now(UTC).date().isoformat()
+
+
+def _until_tomorrow() -> float:
+    """Seconds that are left of the day."""
+    now = datetime.now(UTC)
+    return (datetime.combine(now.date() + timedelta(days=1), time(), UTC) - now).total_seconds()

@@ -20,9 +20,9 @@ from pfeddsh.federation.workbench import CONTROL, Call, Shard
 from pfeddsh.live.site import departure, trust
 from pfeddsh.live.site.audit import Audit
 from pfeddsh.live.site.budget import Budget
-from pfeddsh.live.site.policy import OPEN, Policy
+from pfeddsh.live.site.policy import OPEN, UNFIT, Policy, Unfit
 from pfeddsh.live.wire import FAREWELL, HELLO, decode, decode_call, encode
-from pfeddsh.messages import Memory, Message, Record, bundle, unbundle
+from pfeddsh.messages import BadMessage, Memory, Message, Record, bundle, unbundle, withheld
 from pfeddsh.methods import registry
 from pfeddsh.methods.base import Method
 from pfeddsh.methods.local import Local
@@ -30,7 +30,7 @@ from pfeddsh.methods.options import Options
 from pfeddsh.methods.task import Task, Visit
 from pfeddsh.models import registry as networks
 from pfeddsh.plugins import is_reference
-from pfeddsh.storage.files import Damaged, digest, read_record, write_record
+from pfeddsh.storage.files import Damaged, digest, read_record, write_record, write_text
 
 JOBS = ("card", "local", "settle", "judge", "keep", "receive", "score")
 ERROR = "error"  # in place of a job: what went wrong
@@ -97,6 +97,8 @@ class Site:
         with call.visit.seeded():
             reply, memory = getattr(self.method, call.job)(call.message, self.data, call.memory, call.visit)
         released = self._released(call.job, call.message, reply)
+        if call.job == "card":
+            self._check_fit(released)
         self.budget.spend(call.job)
         self._reply, self._memory = released, memory
         if call.job == "card":
@@ -112,6 +114,24 @@ class Site:
     def _released(self, job: str, call: Message, reply: Message) -> Message:
         """What may leave of a reply. It is stored as it leaves: asked again, the site does not draw other noise."""
         return self.policy.release(job, call, reply, len(self.data.train[1]))
+
+    def _check_fit(self, card: Message) -> None:
+        """A card that the coordinator would have to refuse for want of what the policy withholds does not leave.
+
+        So this site is not turned away: it waits, and is told what to change.
+        """
+        (self.home / UNFIT).unlink(missing_ok=True)
+        try:
+            self.method.check_card(card)
+        except BadMessage:
+            lacking = ", ".join(sorted(withheld(card) - self.method.optional))
+            if not lacking:
+                raise
+            why = (
+                f"the method {self._settings['method']} cannot do without what this site's policy withholds: {lacking}"
+            )
+            write_text(self.home / UNFIT, why + "\n")
+            raise Unfit(why) from None
 
     def record(self, body: bytes, status: str) -> None:
         """Write down a message that is about to leave."""

@@ -107,10 +107,14 @@ def supervise(
         Keeper("node", lambda: supernode(home, config), env, home / "node.log", say),
     ]  # fmt: skip
     say(f"{config.name} ({config.key(home)}) connects to {config.server}")
+    said = None
     try:
         while not until():
             for keeper in keepers:
                 keeper.look()
+            if (why := policy.unfit(home)) != said and why:
+                say(f"not taken in: {why}; change {home / policy.FILE} and join again")
+            said = why
             time.sleep(0.25)
     finally:
         for keeper in reversed(keepers):

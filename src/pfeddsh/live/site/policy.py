@@ -3,6 +3,7 @@
 Every reply passes `Policy.release` on its way out. What the policy does not name counts as a description of the data.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from pfeddsh.storage.files import write_text
 from pfeddsh.values import checked, read
 
 FILE = "policy.toml"
+UNFIT = "policy.unfit"  # why this site could not be taken in, if that is so
 FREE = frozenset({"signature"})  # of a card: drawn from the seed, it says nothing of the data
 
 TEMPLATE = """\
@@ -36,7 +38,7 @@ rounding = 0.05
 histogram_epsilon = 1.0
 
 # May descriptions of the data leave: normalisation statistics, image features, class means? pFedDSH and FedAvg with
-# own statistics need none; a method that cannot do without them turns this site away and says so.
+# own statistics need none; with a method that cannot do without them this site waits, and says so.
 statistics = false
 
 # May measurements leave: accuracy on held-out images, the training loss, whether an offer was better? The operator
@@ -60,6 +62,26 @@ delta = 1e-5
 
 class PolicyRefusal(UserError):
     """The site's own policy says no; why is no secret."""
+
+
+class NoTraining(PolicyRefusal):
+    """The site does not train for so many seconds, or, with none, no more; it is served all the same."""
+
+    def __init__(self, reason: str, seconds: float | None) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
+
+
+class Unfit(PolicyRefusal):
+    """The method cannot do without what the policy withholds."""
+
+
+def unfit(home: Path) -> str | None:
+    """Why this site is not taken in, if it is for its policy."""
+    try:
+        return (home / UNFIT).read_text().strip()
+    except OSError:
+        return None
 
 
 class Policy(BaseModel):
@@ -110,7 +132,8 @@ class Policy(BaseModel):
             tensors = self._upload(call, reply, uniform)
             facts = facts if self.measures else {"samples": facts["samples"]}
         elif job in ("card", "settle"):
-            tensors = {name: t for name, t in tensors.items() if name in FREE or self._described(name)}
+            kept = self.withholds(tensors)
+            tensors = {name: t for name, t in tensors.items() if name not in kept}
             if "histogram" in tensors:
                 tensors["histogram"] = self._histogram(tensors["histogram"], samples, uniform)
         elif job == "receive" and not self.measures:
@@ -122,6 +145,10 @@ class Policy(BaseModel):
         if lacking := sorted(reply.tensors.keys() - tensors.keys()):
             facts["withheld"] = lacking
         return Message(tensors, facts)
+
+    def withholds(self, names: Iterable[str]) -> list[str]:
+        """What of a card with these names does not leave."""
+        return sorted(name for name in names if name not in FREE and not self._described(name))
 
     def _described(self, name: str) -> bool:
         return self.histogram != "withhold" if name == "histogram" else self.statistics

@@ -40,7 +40,9 @@ def read_status(home: Path) -> SiteStatus:
     lines, broken = audit.verify(home)
     today = budget.today()
     training = "on"
-    if not budget.left():
+    if why := policy.unfit(home):
+        training = f"not taken in: {why}; change {policy.FILE} and join again"
+    elif not budget.left():
         training = "ended: the budget is spent; serving goes on"
     elif rules.rounds_a_day and today >= rules.rounds_a_day:
         training = "on again tomorrow (UTC)"

@@ -17,8 +17,8 @@ import torch
 from pfeddsh.errors import UserError
 from pfeddsh.live.site.calls import Site
 from pfeddsh.live.site.join import SiteConfig
-from pfeddsh.live.site.policy import PolicyRefusal, load
-from pfeddsh.live.wire import encode
+from pfeddsh.live.site.policy import NoTraining, PolicyRefusal, load
+from pfeddsh.live.wire import LATER, encode
 from pfeddsh.messages import BadMessage, Message
 from pfeddsh.storage.files import locked
 
@@ -34,6 +34,10 @@ def reply(site: Site, body: bytes) -> bytes:
     status = "error"
     try:
         answer, status = site.answer(body), "ok"
+    except NoTraining as error:
+        log.info("%s", error)
+        status = LATER
+        answer = encode({"status": status, "reason": str(error), "seconds": error.seconds}, Message())
     except PolicyRefusal as error:
         log.error("%s", error)
         answer = _told(str(error))
