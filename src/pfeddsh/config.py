@@ -51,26 +51,26 @@ class Config(BaseModel):
     dataset: str = Field(
         default="digits", description="a known name, a folder of class or client folders, an .npz or a .parquet file"
     )
-    method: str = Field(default="pfeddsh", description="see `pfeddsh methods`; or an own one, as package.module:Class")
+    method: str = Field(default="pfeddsh", description="see `pfeddsh methods`, or your own package.module:Class")
     schedule: str = Field(
-        default="80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2; all: natural clients, at once"
+        default="80+20", description="batch sizes: 80+20, 80+4x5, 80+10x2; all: one batch of all natural clients"
     )
     seed: int = Field(default=0, ge=0)
     partition: str = Field(
-        default="dirichlet", description="dirichlet, iid, classes=k, or natural: the clients that the data name"
+        default="dirichlet", description="dirichlet, iid, classes=k, or natural: the clients named in the data"
     )
     order: str | tuple[str, ...] = Field(
         default="seed",
-        description="in which natural clients join: drawn (seed), by their names (names), as a list of them says, or "
-        "a file with one a line",
+        description="order in which natural clients join: random (seed), sorted by name (names), a list of names, or "
+        "a file with one name per line",
     )
     image_size: int = Field(
-        default=0, ge=0, le=4096, description="side of images for models that take any; 0: their own, 256 at most"
+        default=0, ge=0, le=4096, description="image side for models that accept any; 0: unchanged, 256 at most"
     )
     resize: Literal["pad", "crop"] = Field(
-        default="pad", description="how images get their size: pad with black, or crop the longer side"
+        default="pad", description="how images are resized: pad with black, or crop the longer side"
     )
-    skip_unreadable: bool = Field(default=False, description="go on without images that cannot be read")
+    skip_unreadable: bool = Field(default=False, description="continue without images that cannot be read")
     alpha: float = Field(
         default=0.1, gt=0, allow_inf_nan=False, description="Dirichlet concentration; smaller is more skewed"
     )
@@ -78,7 +78,7 @@ class Config(BaseModel):
     rounds_later: int = Field(default=100, ge=1)
     sample_fraction: float = Field(default=0.05, gt=0, le=1)
     sampling: Sampling = Field(
-        default="random", description="who trains in a round: drawn anew in each, or everyone in turn, in random order"
+        default="random", description="clients of a round: a new random sample, or all in turn, in random order"
     )
     local_epochs: int = Field(default=1, ge=1)
     lr: float = Field(default=0.01, ge=0, allow_inf_nan=False)
@@ -87,39 +87,39 @@ class Config(BaseModel):
     later: Literal["newcomers", "frozen", "frozen-head", "everyone"] = Field(
         default="newcomers",
         description="who trains the shared state after step 1: newcomers (Investigation I), nobody: newcomers only "
-        "fine-tune for themselves (frozen, Investigation II; frozen-head: their last layer alone), or everyone (an "
+        "fine-tune for themselves (frozen, Investigation II; frozen-head: their last layer only), or everyone (an "
         "oracle the setting forbids)",
     )
     existing: Existing = Field(
         default="follow",
-        description="clients whose step is over: are served the current state (follow), keep the model of its end "
-        "(keep), or keep the better of what they have and what they would be served (guard)",
+        description="existing clients: are served the current state (follow), keep the model of the end of their step "
+        "(keep), or keep the better of their model and the current one (guard)",
     )
     evidence: Evidence = Field(
         default="shifted",
-        description="what a client judges offers by: the loss on its training images (loss), on the same flipped and "
-        "shifted (shifted), or images that were set aside (held-out)",
+        description="how a client judges offers: by the loss on its training images (loss), on the same images flipped "
+        "and shifted (shifted), or on held-out images (held-out)",
     )
     hold_out: float = Field(
-        default=0.0, ge=0, le=0.5, description="share of each client's training images that is set aside"
+        default=0.0, ge=0, le=0.5, description="share of each client's training images that is held out"
     )
     evaluate: Literal["all"] | Annotated[int, Field(ge=2)] = Field(
         default="all",
-        description="existing clients whose accuracy is measured after a step: all, or so many, drawn from the seed; "
-        "newcomers always are (docs/scale.md)",
+        description="existing clients evaluated after a step: all, or a random sample of this size; newcomers are "
+        "always evaluated (docs/scale.md)",
     )
     engine: Literal["serial", "pool", "ray"] = Field(
-        default="pool", description="where work is done: this process, worker processes, or a Ray cluster (RAY_ADDRESS)"
+        default="pool", description="where clients run: this process, worker processes, or a Ray cluster (RAY_ADDRESS)"
     )
     workers: int = Field(default=0, ge=0, description="workers of the pool or on Ray; 0 means one per core")
     data_dir: Path | None = Field(
-        default=None, description="where datasets lie; else PFEDDSH_DATA, else the user's cache"
+        default=None, description="folder of datasets; default: PFEDDSH_DATA or the user's cache"
     )
     model: str = Field(
         default=networks.DEFAULT,
         description="see `pfeddsh models`, or package.module:factory, or file.py:factory; from Python, a callable",
     )
-    init: Path | None = Field(default=None, description="a safetensors file with the weights to begin with")
+    init: Path | None = Field(default=None, description="a safetensors file with the initial weights")
     device: str = Field(
         default="auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
@@ -127,7 +127,7 @@ class Config(BaseModel):
     )
     privacy: Protection = Field(
         default_factory=Protection,
-        description="clip and noise of every upload, to see what privacy costs: docs/privacy.md",
+        description="clip and noise of every upload, to measure the cost of privacy: docs/privacy.md",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="settings of the method")
 

@@ -46,12 +46,12 @@ def listed(data_dir: DataDir = None) -> None:
 
 
 def download(
-    name: Annotated[str, typer.Argument(help="a dataset, see `pfeddsh data list`", autocompletion=dataset_names)],
+    name: Annotated[str, typer.Argument(help="a dataset name, see `pfeddsh data list`", autocompletion=dataset_names)],
     data_dir: Annotated[
-        Path | None, typer.Option(help="where to; else PFEDDSH_DATA, else the user's cache. It is made if missing")
+        Path | None, typer.Option(help="target folder, created if missing; default: PFEDDSH_DATA or the user's cache")
     ] = None,
 ) -> None:
-    """Download a dataset and check it; needs `pip install 'pfeddsh[hub]'`. An interrupted download goes on.
+    """Download a dataset and verify it; needs `pip install 'pfeddsh[hub]'`. An interrupted download continues.
 
     Example: `pfeddsh data download cifar10 --data-dir ~/data`
     """
@@ -91,10 +91,10 @@ def show(
     partition: Partition = None,
     data_dir: DataDir = None,
     skip_unreadable: SkipUnreadable = None,
-    draw: Annotated[Path | None, typer.Option(help="also draw it to this PNG or SVG file")] = None,
+    draw: Annotated[Path | None, typer.Option(help="also draw the partition to this PNG or SVG file")] = None,
     set_: Assignments = None,
 ) -> None:
-    """Show who would own what: images and classes of every client under a partition."""
+    """Show the images and classes that each client would get under a partition."""
     from pfeddsh.data import show as view
     from pfeddsh.federation.workbench import divide, open_data, settled
 
@@ -116,7 +116,9 @@ def show(
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the front door."""
-    data_app = typer.Typer(no_args_is_help=True, help="Datasets: what is where, downloads, and who would own what.")
+    data_app = typer.Typer(
+        no_args_is_help=True, help="Datasets: list them, download them, and show how they are divided among clients."
+    )
     data_app.command("list")(listed)
     data_app.command()(download)
     data_app.command()(show)

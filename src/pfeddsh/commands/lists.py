@@ -32,10 +32,10 @@ def models(
     classes: Annotated[int, typer.Option(help="the number of classes")] = 10,
     shape: Annotated[
         tuple[int, int, int] | None,
-        typer.Option(help="channels, height and width of images; else those of the default"),
+        typer.Option(help="channels, height and width of images; default: those of the default model"),
     ] = None,
 ) -> None:
-    """List the networks known by name, with their size; your own is given as package.module:factory."""
+    """List the networks known by name, with their size. Use your own with `--model package.module:factory`."""
     from pfeddsh.models import registry
 
     shape = shape or registry.fixed_shape(registry.DEFAULT)

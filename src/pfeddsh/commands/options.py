@@ -31,24 +31,24 @@ def model_names() -> list[str]:
 ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file, such as the config.toml of another run")]
 Dataset = Annotated[
     str | None,
-    typer.Option(help="digits, cifar10, ..., a folder of images, .npz or .parquet", autocompletion=dataset_names),
+    typer.Option(help="digits, cifar10, ..., or a folder of images, .npz or .parquet", autocompletion=dataset_names),
 ]
-Partition = Annotated[str | None, typer.Option(help="who owns what: dirichlet, iid, classes=k, or natural")]
+Partition = Annotated[
+    str | None, typer.Option(help="how data are divided among clients: dirichlet, iid, classes=k, or natural")
+]
 SkipUnreadable = Annotated[
-    bool | None, typer.Option("--skip-unreadable", help="go on without images that cannot be read")
+    bool | None, typer.Option("--skip-unreadable", help="continue without images that cannot be read")
 ]
 Schedule = Annotated[str | None, typer.Option(help="batch sizes, e.g. 80+20, 80+4x5, 80+10x2")]
 Rounds = Annotated[
-    str | None, typer.Option(help="of every step, or of the first and of each later one: 60, or 200,100")
+    str | None, typer.Option(help="rounds of every step, or of the first and each later step: 60, or 200,100")
 ]
-Seed = Annotated[int | None, typer.Option(help="everything random follows from it")]
-DataDir = Annotated[Path | None, typer.Option(help="where datasets lie; else PFEDDSH_DATA, else the user's cache")]
+Seed = Annotated[int | None, typer.Option(help="seed of all random numbers")]
+DataDir = Annotated[Path | None, typer.Option(help="folder of datasets; default: PFEDDSH_DATA or the user's cache")]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="any other key: alpha=0.3, rounds_first=50, options.NAME=VALUE")
 ]
-Track = Annotated[
-    list[str] | None, typer.Option(help="also show the run in tensorboard or mlflow; give it twice for both")
-]
+Track = Annotated[list[str] | None, typer.Option(help="also log the run to tensorboard or mlflow; repeat for both")]
 
 
 def configure(file: Path | None, assignments: list[str] | None, **given: Any) -> Config:

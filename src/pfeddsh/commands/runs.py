@@ -41,7 +41,7 @@ def run(
     dataset: Dataset = None,
     method: Annotated[
         str | None,
-        typer.Option(help="see `pfeddsh methods`; your own: package.module:Class", autocompletion=method_names),
+        typer.Option(help="see `pfeddsh methods`, or your own package.module:Class", autocompletion=method_names),
     ] = None,
     schedule: Schedule = None,
     seed: Seed = None,
@@ -51,16 +51,16 @@ def run(
         str | None,
         typer.Option(help="see `pfeddsh models`, or your own package.module:factory", autocompletion=model_names),
     ] = None,
-    init: Annotated[Path | None, typer.Option(help="begin with the weights of this safetensors file")] = None,
+    init: Annotated[Path | None, typer.Option(help="start from the weights in this safetensors file")] = None,
     data_dir: DataDir = None,
     skip_unreadable: SkipUnreadable = None,
     out: Annotated[Path | None, typer.Option(help="run directory; default runs/METHOD-DATASET-...")] = None,
     track: Track = None,
     set_: Assignments = None,
 ) -> None:
-    """Run one method through one onboarding schedule, print PA and RI per step, and leave a page to look at.
+    """Run one method through one onboarding schedule, print PA and RI per step, and write a report page.
 
-    Without arguments: pFedDSH on the embedded digits, 30 clients and then twice 5 more, in about a minute.
+    Without arguments: pFedDSH on the embedded digits, 30 clients and then two batches of 5, in about a minute.
 
     Example: `pfeddsh run --dataset cifar10 --schedule 80+4x5 --method fedper --seed 0 --out runs/fedper`
     """
@@ -90,9 +90,9 @@ def run(
 
 
 def resume(folder: Annotated[Path, typer.Argument(help="the run directory")], track: Track = None) -> None:
-    """Continue a run that was interrupted. The results are the same bits as without the interruption.
+    """Continue an interrupted run. The results are bit-identical to those of an uninterrupted run.
 
-    Trackers go on by themselves; `--track` adds one, also to a finished run.
+    Existing trackers continue. `--track` adds one, even to a finished run.
     """
     from pfeddsh.federation.run import resume as again
     from pfeddsh.progress import ProgressLine

@@ -19,8 +19,10 @@ from pfeddsh.values import override, read
 console = Console()
 LIMIT = "20GB"
 
-Many = Annotated[str | None, typer.Option(help="one, or several with commas")]
-CacheDir = Annotated[Path | None, typer.Option("--cache", help="instead of PFEDDSH_CACHE; with Ray a shared folder")]
+Many = Annotated[str | None, typer.Option(help="one, or several separated by commas")]
+CacheDir = Annotated[
+    Path | None, typer.Option("--cache", help="cache folder instead of PFEDDSH_CACHE; with Ray, a shared folder")
+]
 
 
 def compare(
@@ -30,20 +32,20 @@ def compare(
     schedules: Many = None,
     seeds: Many = None,
     rounds: Annotated[
-        str | None, typer.Option(help="of every step, or of the first and each later one: 200,100")
+        str | None, typer.Option(help="rounds of every step, or of the first and each later step: 200,100")
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="any other key, for all runs: alpha=0.3")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for all runs; default runs/PLAN")] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="tasks side by side; 0 means one per core")] = 0,
-    engine: Annotated[Literal["local", "ray"], typer.Option(help="ray: RAY_ADDRESS, or a Ray of its own")] = "local",
+    jobs: Annotated[int, typer.Option(min=0, help="tasks in parallel; 0 means one per core")] = 0,
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="ray: RAY_ADDRESS, or a local instance")] = "local",
     cache: CacheDir = None,
-    cache_limit: Annotated[str, typer.Option(help="of the shared step states; least recently used go first")] = LIMIT,
+    cache_limit: Annotated[str, typer.Option(help="size of shared states; least recently used are removed")] = LIMIT,
     keep_states: Annotated[bool, typer.Option("--keep-states", help="keep state/ of finished runs")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan, do nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only print the plan")] = False,
 ) -> None:
-    """Compare methods, schedules, datasets and seeds; compute nothing twice.
+    """Compare methods, schedules, datasets and seeds; shared work is computed once.
 
-    Runs share every step they have in common, and continue where they were when the same command is given again.
+    Runs share every step they have in common. After an interruption, give the same command again to continue.
 
     Example: `pfeddsh compare --methods fedavg,fedper,pfeddsh --schedules 30+10,30+2x5 --seeds 0,1 --out runs/first`
 
@@ -85,11 +87,11 @@ def compare(
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="folder for its runs and its page")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="folder for the runs and the report page")] = Path("runs/demo"),
 ) -> None:
-    """Show onboarding on the embedded digits: five methods, 20 clients and then four times 3 more, in about a minute.
+    """Show onboarding on the embedded digits: five methods, 20 clients and then four batches of 3, in about a minute.
 
-    A demo that was interrupted continues; a finished one is shown again.
+    An interrupted demo continues; a finished one is shown again.
     """
     from pfeddsh.compare.demo import demonstrate
 
@@ -130,7 +132,7 @@ def list_cache(context: typer.Context, cache: CacheDir = None) -> None:
 def clean_cache(
     to: Annotated[str, typer.Option(help="keep the most recently used states up to this size, e.g. 5GB")] = "0",
 ) -> None:
-    """Remove step states; comparisons compute them again if they need them."""
+    """Remove step states; comparisons recompute them if needed."""
     from pfeddsh.compare.cache import open_cache, parse_size
 
     gone = open_cache(0).shrink(parse_size(to))

@@ -25,30 +25,30 @@ def _say(text: str) -> None:
 
 
 def serve(
-    folder: Annotated[Path, typer.Argument(help="the coordinator's folder; all it knows is in there")],
+    folder: Annotated[Path, typer.Argument(help="the coordinator's folder, with its complete state")],
     config: Annotated[Path | None, typer.Option(help="a TOML file; its keys go to FOLDER/federation.toml")] = None,
     classes: Annotated[str | None, typer.Option(help="names of all classes: cat,dog,horse")] = None,
-    method: Annotated[str | None, typer.Option(help="see `pfeddsh methods`; your own: package.module:Class")] = None,
-    rounds: Annotated[int | None, typer.Option(help="per step: rounds_first and rounds_later")] = None,
-    batch_min: Annotated[int | None, typer.Option(help="newcomers that open a step at once")] = None,
-    batch_wait: Annotated[float | None, typer.Option(help="seconds after which fewer do")] = None,
+    method: Annotated[str | None, typer.Option(help="see `pfeddsh methods`, or your own package.module:Class")] = None,
+    rounds: Annotated[int | None, typer.Option(help="rounds per step: rounds_first and rounds_later")] = None,
+    batch_min: Annotated[int | None, typer.Option(help="a step opens when this many newcomers wait")] = None,
+    batch_wait: Annotated[
+        float | None, typer.Option(help="a step opens when a newcomer has waited this many seconds")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="any other key: lr=0.05, options.NAME=VALUE")] = None,
-    port: Annotated[int, typer.Option(help="of the SuperLink, on the loopback")] = 9092,
-    listen: Annotated[str, typer.Option(help="where the proxy lets sites in")] = "0.0.0.0:9443",
+    port: Annotated[int, typer.Option(help="port of the SuperLink on the loopback interface")] = 9092,
+    listen: Annotated[str, typer.Option(help="address of the proxy for sites")] = "0.0.0.0:9443",
     page: Annotated[
-        str, typer.Option(help="PORT of status page, /health and /metrics, or HOST:PORT; 0 takes a free one")
+        str, typer.Option(help="PORT or HOST:PORT of the status page, /health and /metrics; 0: any free port")
     ] = "0",
-    alert_after: Annotated[
-        float, typer.Option(help="minutes without progress before there is an alert; 0: never")
-    ] = 30,
+    alert_after: Annotated[float, typer.Option(help="minutes without progress before an alert; 0: never")] = 30,
     health: Annotated[str | None, typer.Option(help="HOST:PORT of Flower's own gRPC health service")] = None,
-    attach: Annotated[bool, typer.Option(help="use the SuperLink that already runs on --port")] = False,
+    attach: Annotated[bool, typer.Option(help="use a SuperLink that is already running on --port")] = False,
     insecure: Insecure = False,
 ) -> None:
-    """Run the coordinator of a federation until it is stopped; started again, it continues.
+    """Run the coordinator of a federation until it is stopped. When restarted, it continues.
 
     Newcomers wait in a queue and are onboarded in batches; existing clients are offered better models when online.
-    TLS and node keys are on: make them with `pfeddsh certs FOLDER` first. Sites connect through the proxy (nginx.conf).
+    TLS and node keys are required: run `pfeddsh certs FOLDER` first. Sites connect through the proxy (nginx.conf).
 
     Example: `pfeddsh serve hospital --classes normal,pneumonia --batch-min 3 --batch-wait 86400`
     """
@@ -101,21 +101,21 @@ def join(
     home: Annotated[Path, typer.Argument(help="the site's folder: its key, memory and models")],
     data: Annotated[str | None, typer.Option(help="a folder of class folders, or an .npz file")] = None,
     server: Annotated[str | None, typer.Option(help="host:port of the coordinator")] = None,
-    name: Annotated[str | None, typer.Option(help="of this site; default: the folder's")] = None,
+    name: Annotated[str | None, typer.Option(help="name of this site; default: the folder's name")] = None,
     ca: Annotated[Path | None, typer.Option(help="the coordinator's tls/ca.crt, copied to HOME")] = None,
     insecure: Annotated[bool | None, typer.Option(help="no TLS, no node keys; for one machine only")] = None,
     allow: Annotated[
         list[str] | None, typer.Option(help="a method or model that may run here: package.module:name")
     ] = None,
     trust: Annotated[
-        Path | None, typer.Option(help="a public key (.pub): run only an app that it has signed, see `pfeddsh sign`")
+        Path | None, typer.Option(help="a public key (.pub): run only apps signed with it, see `pfeddsh sign`")
     ] = None,
     health: Annotated[str | None, typer.Option(help="HOST:PORT of Flower's own gRPC health service")] = None,
 ) -> None:
-    """Take part in a federation as one site, until stopped. Joining again with the same HOME resumes.
+    """Take part in a federation as one site, until stopped. Use the same HOME to join again.
 
-    A fifth of the images is held out: offers are judged and accuracy is measured on it. No image ever leaves the site.
-    The options of the first time are remembered in HOME/site.toml.
+    A fifth of a folder's images is held out to measure accuracy. No image ever leaves the site.
+    HOME/site.toml stores the options of the first start.
 
     Example: `pfeddsh join site-a --data images --server fed.example.org:9443 --ca ca.crt`
     """
@@ -147,14 +147,14 @@ def join(
 
 
 def federation(
-    folder: Annotated[Path | None, typer.Option(help="keep everything here; default: a temporary folder")] = None,
-    rounds: Annotated[int, typer.Option(help="of the first step; the second has two thirds")] = 8,
-    seed: Annotated[int, typer.Option(help="which images the sites have")] = 0,
+    folder: Annotated[Path | None, typer.Option(help="folder for all files; default: a temporary folder")] = None,
+    rounds: Annotated[int, typer.Option(help="rounds of the first step; the second has two thirds")] = 8,
+    seed: Annotated[int, typer.Option(help="determines which images the sites have")] = 0,
 ) -> None:
-    """Show a whole federation on this machine: a coordinator, three sites, then two late ones, on the embedded digits.
+    """Run a demo federation on this machine: a coordinator, three sites, then two late sites, on the embedded digits.
 
-    A late site is served before its first round, gains by its step, and the earlier sites are offered what it brought.
-    Takes three to four minutes, nearly all of it Flower's.
+    Late sites are served before their first round. After their step, the earlier sites are offered the new version.
+    It takes three to four minutes, most of it spent in Flower.
     """
     with _flower():
         import flwr  # noqa: F401  # here, not when its processes fail to start

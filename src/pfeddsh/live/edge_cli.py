@@ -15,11 +15,11 @@ from rich.table import Table
 from pfeddsh.errors import UserError
 
 console = Console()
-nodes_app = typer.Typer(no_args_is_help=True, help="Sites: which keys the federation admits.")
+nodes_app = typer.Typer(no_args_is_help=True, help="Sites that the federation admits, and their keys.")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder")]
 Home = Annotated[Path, typer.Argument(metavar="HOME", help="the site's folder")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="what the site is called")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the site")]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,11 +43,14 @@ def _flower() -> Iterator[None]:
 
 def certs(
     folder: Folder,
-    host: Annotated[list[str] | None, typer.Option(help="a name or address sites use; may be repeated")] = None,
+    host: Annotated[
+        list[str] | None, typer.Option(help="a host name or address that sites use; may be repeated")
+    ] = None,
 ) -> None:
-    """Make the federation's CA and the server's certificate. What exists is kept.
+    """Create the federation's CA and the server's certificate. Existing files are kept.
 
-    Give every site DIR/tls/ca.crt, over a way you trust. Keep DIR/tls/ca.key off the server: it is needed only here.
+    Give every site DIR/tls/ca.crt over a channel you trust. Keep DIR/tls/ca.key off the server: only
+    this command needs it.
 
     Example: `pfeddsh certs coordinator --host fed.example.org`
     """
@@ -61,9 +64,9 @@ def certs(
 
 
 def keygen(home: Home) -> None:
-    """Make a site's key pair. The private part never leaves the site; an existing one is kept.
+    """Create a site's key pair. The private key never leaves the site; an existing key is kept.
 
-    Send HOME/node.key.pub to the operator, and read him the fingerprint over another way.
+    Send HOME/node.key.pub to the operator, and tell them the fingerprint over another channel.
 
     Example: `pfeddsh keygen my-site`
     """
@@ -73,9 +76,9 @@ def keygen(home: Home) -> None:
 
 
 def nodes_add(
-    folder: Folder, name: Name, public: Annotated[Path, typer.Argument(metavar="KEY.pub", help="its public key")]
+    folder: Folder, name: Name, public: Annotated[Path, typer.Argument(metavar="KEY.pub", help="the site's public key")]
 ) -> None:
-    """Admit a site by its public key. Compare the fingerprint with what the site says before you trust it.
+    """Admit a site by its public key. First compare the fingerprint with the one that the site tells you.
 
     Example: `pfeddsh nodes add coordinator north node.key.pub`
     """
@@ -86,7 +89,7 @@ def nodes_add(
 
 
 def nodes_revoke(folder: Folder, name: Name) -> None:
-    """Admit a site no longer. Its key can never be used again; a connected one is cut off within seconds.
+    """Revoke a site's key. The key can never be used again; a connected site is cut off within seconds.
 
     Example: `pfeddsh nodes revoke coordinator north`
     """
@@ -140,8 +143,8 @@ def nodes_list(folder: Folder) -> None:
 
 def export(
     home: Home,
-    out: Annotated[Path, typer.Option(help="the folder to write to")],
-    onnx: Annotated[bool, typer.Option("--onnx", help="also as an ONNX graph (needs pfeddsh[onnx])")] = False,
+    out: Annotated[Path, typer.Option(help="output folder")],
+    onnx: Annotated[bool, typer.Option("--onnx", help="also write an ONNX graph (needs pfeddsh[onnx])")] = False,
 ) -> None:
     """Write the site's current model as a plain PyTorch module that does not need pfeddsh.
 
@@ -156,9 +159,9 @@ def export(
 def predict(
     home: Home,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="images, or folders of images")],
-    as_json: Annotated[bool, typer.Option("--json", help="a line of JSON for each image")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one line of JSON per image")] = False,
 ) -> None:
-    """Predict with the site's current model, offline. Ends with 1 if an image could not be read.
+    """Predict with the site's current model, offline. The exit code is 1 if an image could not be read.
 
     Example: `pfeddsh predict my-site photo.png more-photos/`
     """
@@ -184,14 +187,14 @@ def predict(
 
 
 def status(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder, or a site's")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder of the coordinator or of a site")],
     as_json: Annotated[
-        bool, typer.Option("--json", help="for programs; status.json as the coordinator wrote it")
+        bool, typer.Option("--json", help="machine-readable: status.json as the coordinator wrote it")
     ] = False,
 ) -> None:
-    """Show how a running federation fares: clients, queue, step and round, offers, refusals, PA and RI.
+    """Show the status of a federation: clients, queue, step and round, offers, refusals, PA and RI.
 
-    At a site: its policy, what is spent of its privacy budget, how much has left, its model.
+    For a site: its policy, the privacy budget spent, the messages sent, and its model.
 
     Example: `pfeddsh status coordinator`, or `pfeddsh status my-site`
     """

@@ -21,10 +21,10 @@ def leave(
     home: Annotated[Path, typer.Argument(metavar="HOME", help="the site's folder")],
     wait: Annotated[float, typer.Option(help="seconds to wait for the coordinator's confirmation")] = 600.0,
 ) -> None:
-    """Leave the federation for good: the coordinator deletes what is this site's alone, and confirms it.
+    """Leave the federation for good: the coordinator deletes the data that belong only to this site, and confirms it.
 
-    Stop `pfeddsh join` first. What the common model has learnt from the site cannot be taken back. The site keeps its
-    model: `predict` and `export` work on. Leaving again shows the confirmation again.
+    Stop `pfeddsh join` first. What the common model has learnt from the site cannot be undone. The site keeps its
+    model, and `predict` and `export` still work. Run it again to see the confirmation again.
 
     Example: `pfeddsh leave my-site`
     """

@@ -20,17 +20,18 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="of a coordinator or of a site")],
-    port: Annotated[int, typer.Option(help="coordinator: of the SuperLink, as given to serve")] = 9092,
-    listen: Annotated[str, typer.Option(help="coordinator: of the proxy, as given to serve")] = "0.0.0.0:9443",
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="folder of a coordinator or of a site")],
+    port: Annotated[int, typer.Option(help="coordinator: port of the SuperLink, as given to serve")] = 9092,
+    listen: Annotated[str, typer.Option(help="coordinator: proxy address, as given to serve")] = "0.0.0.0:9443",
     host: Annotated[
-        list[str] | None, typer.Option(help="coordinator: a name by which sites call; may be repeated")
+        list[str] | None, typer.Option(help="coordinator: a host name that sites use; may be repeated")
     ] = None,
-    insecure: Annotated[bool, typer.Option(help="coordinator: it runs without TLS and keys")] = False,
+    insecure: Annotated[bool, typer.Option(help="coordinator: runs without TLS and keys")] = False,
 ) -> None:
-    """Check a coordinator or a site: versions, disk, clock, certificates, keys, ports, data. Changes nothing.
+    """Check a coordinator or a site: versions, disk, clock, certificates, keys, ports, data. It changes nothing.
 
-    Prints a line for each check: ok, warning, or stop with what to do. Ends with 1 if anything would stop it.
+    It prints one line per check: ok, warning, or stop, and what to do. The exit code is 1 if anything
+    would prevent it from working.
 
     Example: `pfeddsh doctor site-a`, `pfeddsh doctor fed --host fed.example.org`
     """
@@ -58,11 +59,12 @@ def doctor(
 
 def sign(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder")],
-    key: Annotated[Path, typer.Option(help="an Ed25519 private key; made if there is none")],
+    key: Annotated[Path, typer.Option(help="an Ed25519 private key; created if missing")],
 ) -> None:
-    """Sign the app that Flower hands to the sites, so that they can refuse any other (`join --trust`).
+    """Sign the app that Flower sends to the sites, so that they can refuse any other app (`join --trust`).
 
-    Do it again after an upgrade. Keep the key off the coordinator's host: whoever has both can run code at the sites.
+    Sign again after each upgrade. Keep the key off the coordinator's host: anyone who has both can run code at
+    the sites.
 
     Example: `pfeddsh sign fed --key /media/stick/publisher`
     """

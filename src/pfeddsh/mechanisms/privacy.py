@@ -52,7 +52,7 @@ class Protection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     clip: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="the longest change an upload tells; 0: any"
+        default=0.0, ge=0, allow_inf_nan=False, description="largest L2 norm of an upload's change; 0: no limit"
     )
     noise: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="standard deviation, in units of the clip")
 

@@ -19,8 +19,8 @@ class Normalised(Options):
 
     statistics: Statistics = Field(
         default="own",
-        description="a client's own of the end of its step; those of its whole batch together (pooled); its own, taken "
-        "anew with the model it is served now (fresh); or the mean of the last two (blended)",
+        description="a client's own at the end of its step (own); those of its whole batch together (pooled); its own, "
+        "recomputed with the model it is served now (fresh); or the mean of the last two (blended)",
     )
 
 

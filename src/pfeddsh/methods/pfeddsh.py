@@ -48,13 +48,13 @@ class AroundCommon(Normalised, PriorAware):
         "newcomers per existing client, the whole at most, or, with `ask`, what some of them find best",
     )
     newcomer_share: float = Field(
-        0.5, ge=0, le=1, description="the same for the step's newcomers: how far beyond that version theirs lies"
+        0.5, ge=0, le=1, description="the same for the step's newcomers: how far beyond that version theirs is"
     )
-    histogram: bool = Field(True, description="clients tell their label histogram: output rows are weighted by it")
+    histogram: bool = Field(True, description="clients send their label histogram: output rows are weighted by it")
     rounding: float = Field(0.0, ge=0, description="step to which a client rounds its histogram")
     noise: float = Field(0.0, ge=0, description="scale of the Laplace noise a client adds to its histogram")
     aggregation: Aggregation = Field(
-        "mean", description="of the common model: history holds against clients that send nonsense or worse"
+        "mean", description="of the common model; history limits the effect of faulty or malicious clients"
     )
     replay: Literal["off", "common"] = Field(
         "off", description="common: consolidate the old and the new version on images made from both"

@@ -19,11 +19,11 @@ def report(
             metavar="DIR...", help="run folders, folders of runs, or results.json files", show_default=False
         ),
     ],
-    out: Annotated[Path, typer.Option(help="the page; tables go to a folder beside it")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(help="the page; tables go to a folder next to it")] = Path("report.html"),
 ) -> None:
     """Make one page of tables and figures from finished runs, and the tables as Markdown, CSV and LaTeX.
 
-    The page works offline and is one file. What cannot be read is named, on the page too, and left out.
+    The page is one file and works offline. Runs that cannot be read are named, also on the page, and left out.
 
     Example: `pfeddsh report runs/table1 runs/mine --out page.html`
     """

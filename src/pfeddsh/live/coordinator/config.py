@@ -33,29 +33,29 @@ class LiveConfig(BaseModel):
         None, description="channels, height, width of images; the default model has its own"
     )
     seed: int = Field(0, ge=0)
-    mean: Channels = Field((0.5, 0.5, 0.5), description="of pixels in 0..1, subtracted alike at every site")
-    std: Channels = Field((0.25, 0.25, 0.25), description="by which pixels are divided")
-    rounds_first: int = Field(50, ge=1, description="of the first batch")
-    rounds_later: int = Field(30, ge=1, description="of every later batch")
+    mean: Channels = Field((0.5, 0.5, 0.5), description="mean of pixels in 0..1, subtracted at every site")
+    std: Channels = Field((0.25, 0.25, 0.25), description="standard deviation by which pixels are divided")
+    rounds_first: int = Field(50, ge=1, description="rounds of the first batch")
+    rounds_later: int = Field(30, ge=1, description="rounds of every later batch")
     sample_fraction: float = Field(1.0, gt=0, le=1, description="share of a batch that trains in a round")
-    local_epochs: int = Field(5, ge=1, description="per round; a message is dear, so let it be worth its way")
+    local_epochs: int = Field(5, ge=1, description="epochs per round; several, since each message is expensive")
     lr: float = Field(0.02, ge=0, allow_inf_nan=False)
     momentum: float = Field(0.9, ge=0, lt=1)
     batch_size: int = Field(32, ge=2)
-    batch_min: int = Field(3, ge=1, description="newcomers that open a step at once")
-    batch_wait: float = Field(3600.0, ge=0, description="seconds after which fewer do")
-    steps: int | None = Field(None, ge=1, description="end after so many steps; without it, never")
-    min_cohort: int = Field(1, ge=1, description="good replies without which a round is repeated")
-    round_timeout: float = Field(600.0, gt=0, description="seconds a client has for one piece of work")
+    batch_min: int = Field(3, ge=1, description="a step opens when this many newcomers wait")
+    batch_wait: float = Field(3600.0, ge=0, description="a step opens when a newcomer has waited this many seconds")
+    steps: int | None = Field(None, ge=1, description="stop after this many steps; default: never")
+    min_cohort: int = Field(1, ge=1, description="a round with fewer valid replies is repeated")
+    round_timeout: float = Field(600.0, gt=0, description="seconds a client has for one task")
     offline_after: float = Field(30.0, ge=0, description="seconds a round waits for a client that is not connected")
     abandon_after: float = Field(
-        3600.0, ge=0, description="seconds of repeating a round for want of replies after which its step is given up"
+        3600.0, ge=0, description="seconds of repeating a round without enough replies before its step is abandoned"
     )
     norm_limit: float = Field(
         5.0, gt=0, description="refuse uploads that change a model by more than this times its norm"
     )
-    norm_bound: float = Field(10.0, gt=1, description="refuse uploads of more than so many times the cohort's median")
-    quarantine_after: int = Field(3, ge=1, description="refused replies in a row after which a client is left out")
+    norm_bound: float = Field(10.0, gt=1, description="refuse uploads above this times the cohort's median norm")
+    quarantine_after: int = Field(3, ge=1, description="refused replies in a row before a client is quarantined")
 
     @model_validator(mode="after")
     def _method_fits(self) -> "LiveConfig":

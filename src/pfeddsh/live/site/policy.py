@@ -24,11 +24,11 @@ UNFIT = "policy.unfit"  # why this site could not be taken in, if that is so
 FREE = frozenset({"signature"})  # of a card: drawn from the seed, it says nothing of the data
 
 TEMPLATE = """\
-# What may leave this site. It is enforced here, whatever the coordinator asks for; `pfeddsh join` reads it when it
-# starts. Every message that left is in audit.jsonl beside this file, and `pfeddsh status` here tells what was spent.
+# What may leave this site. The site enforces it, whatever the coordinator requests. `pfeddsh join` reads it when it
+# starts. audit.jsonl in this folder lists every message sent, and `pfeddsh status` here shows the budget spent.
 # Images, labels, memory and the served model never leave. docs/privacy.md explains each line, and what it costs.
 
-# The label histogram, told once on joining. The site's own label prior works without it.
+# The label histogram, sent once on joining. The site's own label prior works without it.
 #   "withhold"  it stays here
 #   "rounded"   to multiples of `rounding`: fewer details, no guarantee
 #   "noised"    Laplace noise, which spends `histogram_epsilon` of the budget
@@ -42,19 +42,19 @@ histogram_epsilon = 1.0
 statistics = false
 
 # May measurements leave: accuracy on held-out images, the training loss, whether an offer was better? The operator
-# sees by them how the federation fares. If not, every offer is answered with no, whatever this site does with it.
+# uses them to monitor the federation. If not, every offer is answered with no, whether or not this site accepts it.
 measures = true
 
-# Uploads: the change is cut to the L2 norm `clip` (0: not at all), then every weight gets Gaussian noise of standard
-# deviation noise * clip, drawn from the operating system. docs/privacy.md tells what that costs.
+# Uploads: the change is clipped to the L2 norm `clip` (0: not at all). Then Gaussian noise of standard deviation
+# noise * clip, drawn from the operating system, is added to every weight. docs/privacy.md says what that costs.
 clip = 0.0
 noise = 0.0
 
-# How often this site trains in a day (UTC); 0: as often as it is asked.
+# How often this site trains per day (UTC); 0: no limit.
 rounds_a_day = 0
 
 # The budget: no example of this site may cost more than (epsilon, delta) over all that ever leaves. When it is spent
-# the site trains no more, and goes on to be served. 0: no budget. Needs noise, and pip install 'pfeddsh[privacy]'.
+# the site stops training, but is still served. 0: no budget. Requires noise, and pip install 'pfeddsh[privacy]'.
 epsilon = 0.0
 delta = 1e-5
 """
