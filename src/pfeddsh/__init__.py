@@ -42,6 +42,8 @@ def run(config: Config, out: str | Path) -> dict[str, Any]:
     from pfeddsh.federation.run import run as start
     from pfeddsh.report.build import beside
 
+    if not isinstance(config, Config):
+        raise UserError(f"run takes a Config, not a {type(config).__name__}; write pfeddsh.Config(key=value)")
     results = start(config, Path(out))
     beside(Path(out))
     return results
