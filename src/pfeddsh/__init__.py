@@ -5,7 +5,8 @@
     print(results["pa"], results["ri"])
 
 This module is the public interface: runs (`Config`, `run`, `resume`, `report`), data (`load`, `Dataset`), and what a
-method of one's own is made of (`Method`, `Message`, `Memory`, `State`). A mistake of the user raises `UserError`.
+method of one's own is made of (`Method`, `Message`, `Memory`, `State`, `weighted_mean`). A mistake of the user
+raises `UserError`.
 """
 
 from importlib import import_module
@@ -18,6 +19,7 @@ from pfeddsh.data.datasets import Dataset, load
 from pfeddsh.errors import UserError
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import Method
+from pfeddsh.methods.fedavg import weighted_mean
 
 __all__ = [
     "Config",
@@ -32,6 +34,7 @@ __all__ = [
     "report",
     "resume",
     "run",
+    "weighted_mean",
 ]
 __version__ = version("pfeddsh")
 import_module("pfeddsh.report")  # now, or loading it later would put the folder in place of the function below

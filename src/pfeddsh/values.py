@@ -32,8 +32,10 @@ def unknown_key(model: type[BaseModel], values: Mapping[str, Any], kind: str = "
         if key not in model.model_fields:
             return str(unknown(kind, key, model.model_fields))
         part = model.model_fields[key].annotation  # perhaps a group of keys
-        group = isinstance(value, Mapping) and isinstance(part, type) and issubclass(part, BaseModel)
-        if group and (wrong := unknown_key(part, value, kind)):
+        if (
+            isinstance(value, Mapping) and isinstance(part, type) and issubclass(part, BaseModel)
+            and (wrong := unknown_key(part, value, kind))
+        ):  # fmt: skip
             return f"{key}: {wrong}"
     return ""
 
