@@ -82,7 +82,7 @@ def trade(group: Group) -> Drawing | None:
                 labels.append((float(x), float(y), name, weight))
         axes.set_xlim(low[0], high[0] + 0.6 * room[0])
         axes.set_ylim(low[1], high[1])
-        _label(axes, labels)
+        _label(axes, sorted(labels, key=lambda label: label[3] != "bold"))  # ours has the first choice
         axes.set_xlabel("change of the first batch, points")
         axes.set_ylabel("PA: newcomers' gain, points")
         title(figure, "What newcomers gain, what the first batch pays")
@@ -113,14 +113,16 @@ def _label(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> list[
             box = (left, py + up - LINE / 2, left + wide, py + up + LINE / 2)
             outside = max(0, -box[0]) + max(0, box[2] - AXES[0]) + max(0, -box[1]) + max(0, box[3] - AXES[1])
             covered = sum(_overlap(box, other) for other in (*marks, *boxes))
+            tie = [(px + part * away, py + part * up) for part in (0.3, 0.5, 0.7, 0.9)]
+            covered += sum(_overlap((x - 2, y - 2, x + 2, y + 2), other) for x, y in tie for other in boxes)
             places.append((covered + 10 * outside + 4 * (ring - 1), len(places), away, up, box))
         _, _, away, up, box = min(places)
         boxes.append(box)
-        tie: Any = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
+        line: Any = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
         axes.annotate(
             text, (x, y), (away, up), textcoords="offset points", fontsize=7.5, fontweight=weight, va="center",
             ha="left" if away > 0 else "right" if away < 0 else "center",
-            arrowprops=tie if max(abs(away) / 6, abs(up) / 8) > 1.3 else None,
+            arrowprops=line if max(abs(away) / 6, abs(up) / 8) > 1.3 else None,
         )  # fmt: skip
     return boxes
 
