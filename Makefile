@@ -35,12 +35,14 @@ test: $(VENV)/.tests ## Run all tests
 coverage: $(VENV)/.tests ## Run all tests, and show which lines none of them runs
 	$(RUN)pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
-package: $(VENV)/.tests ## Build wheel and sdist, and install the wheel into an empty environment (minutes)
+package: $(VENV)/.tests ## Build wheel and sdist, and install them into an empty environment (minutes)
 	rm -rf dist && $(RUN)hatchling build
 	$(PYTHON) -m venv --clear dist/empty
 	dist/empty/bin/pip install --quiet torch==2.13.0
-	dist/empty/bin/pip install --quiet dist/*.whl
-	cd dist && empty/bin/pfeddsh --version && empty/bin/pfeddsh run --rounds 1 --schedule 4+1 --out empty/run
+	for built in dist/*.whl dist/*.tar.gz; do \
+		dist/empty/bin/pip install --quiet --force-reinstall --no-deps "$$built" && dist/empty/bin/pip install --quiet "$$built" && \
+		(cd dist && empty/bin/pfeddsh --version && empty/bin/pfeddsh run --rounds 1 --schedule 4+1 --out "empty/run-$${built##*.}") || exit 1; \
+	done
 
 lint: $(VENV)/.tests ## Check style and types
 	$(RUN)ruff check .

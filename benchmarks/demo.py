@@ -57,7 +57,17 @@ def table(found: dict[str, list[Outcome]]) -> str:
             "" if several is ours else f"{won} of {len(several)}",
         )
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *by_seed(found)])
+
+
+def by_seed(found: dict[str, list[Outcome]]) -> list[str]:
+    """Everyone at the end, seed by seed: whether a win is more than rounding."""
+    seeds = range(len(found["pfeddsh"]))
+    lines = ["| everyone at the end, % | " + " | ".join(f"seed {seed}" for seed in seeds) + " |"]
+    lines.append("|---|" + "---:|" * len(seeds))
+    for several in sorted(found.values(), key=lambda several: -fmean(each.everyone for each in several)):
+        lines.append("| " + " | ".join([several[0].name, *(f"{each.everyone:.2f}" for each in several)]) + " |")
+    return lines
 
 
 if __name__ == "__main__":

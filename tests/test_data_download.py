@@ -123,7 +123,7 @@ SMALL = {f"me/small/plain/{name}.parquet" for name in ("train-00000-of-00002", "
 def test_a_dataset_is_fetched_checked_and_listed(server, pfeddsh, tmp_path):
     code, told, _ = pfeddsh("data", "download", "small", "--data-dir", tmp_path / "data")
     assert code == 0 and "3 files, 0.9 MB, checksums are right" in told
-    assert content(tmp_path / "data") == SMALL
+    assert content(tmp_path / "data") == SMALL and not list(tmp_path.rglob(".downloads"))
     sent = len(server.sent)
     code, told, _ = pfeddsh("data", "download", "small", "--data-dir", tmp_path / "data")
     assert code == 0 and "already in" in told and len(server.sent) == sent
@@ -165,6 +165,10 @@ def test_what_is_missing_or_misnamed_on_the_hub_is_said(server, pfeddsh, tmp_pat
     server.files.pop(TREE)
     code, _, errors = pfeddsh("data", "download", "small", "--data-dir", tmp_path)
     assert code == 2 and "the download of small failed" in errors and "404" in errors
+    assert not list(tmp_path.glob(".downloads")), "nothing was fetched"
+    code, _, errors = pfeddsh("data", "download", "small", "--data-dir", tmp_path / "new" / "place")
+    assert code == 2 and f"`pfeddsh data download small --data-dir {tmp_path}/new/place` goes on" in errors
+    assert not (tmp_path / "new").exists()
     server.shard("../../../escaped.parquet", b"x")
     code, _, errors = pfeddsh("data", "download", "small", "--data-dir", tmp_path)
     assert code == 2 and "the hub has no plain/*.parquet in me/small" in errors

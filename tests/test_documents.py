@@ -11,6 +11,7 @@ import click
 import numpy as np
 import pytest
 import typer
+from fabricate import results, write
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -23,8 +24,21 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 CODE = re.compile(r"^```[^\n]*\n(.*?)^```|((?:^ {4}[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(pfeddsh [^`]+)`")
 SMALL = {"rounds_first": 1, "rounds_later": 1, "engine": "serial"}
-CHEAP = {"methods", "models", "data", "cache", "certs", "keygen", "report", "run", "resume"}
-COSTLY = {"--track", "download"}  # run by test_tracking.py and, against a server of its own, test_data_download.py
+COVERED = {  # what needs a federation, a network or minutes, and the test that runs it; all else runs here
+    "demo": "test_demo.py",
+    "download": "test_data_download.py",
+    "--track": "test_tracking.py",
+    "--engine": "test_compare.py",
+    "serve": "test_live_say.py",
+    "join": "test_live_flower.py",
+    "leave": "test_live_leave.py",
+    "sign": "test_live_signing.py",
+    "nodes": "test_live_certs.py",
+    "status": "test_live_site.py",
+    "doctor": "test_live_doctor.py",
+    "predict": "test_live_export.py",
+    "export": "test_live_export.py",
+}
 
 
 class Command(NamedTuple):
@@ -152,18 +166,22 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "mynet.py").write_text(
         next(block for block in blocks(ROOT / "docs" / "models.md") if "def factory" in block)
     )
+    write(tmp_path / "runs" / "made", results())
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     np.savez(tmp_path / "sites.npz", **made_up_sites())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PFEDDSH_CACHE", str(tmp_path / "cache"))  # `cache clean` is among the commands
     monkeypatch.setitem(KNOWN, "cifar10", KNOWN["digits"])
     yield tmp_path
     sys.modules.pop("mymethod", None)
 
 
 def small(words: list[str]) -> list[str]:
-    """The same command on few clients and rounds."""
-    words = [re.sub(r"^80\+\w+$", "4+2", word) for word in words]
+    """The same command on few clients and rounds, and in this folder alone."""
+    words = [re.sub(r"^\d\d+\+\S+$", "4+2", word).replace("evaluate=500", "evaluate=2").lstrip("/") for word in words]
+    if words[0] == "compare":
+        return small_comparison(words)
     if words[0] == "run":
         words = [word for i, word in enumerate(words) if "--rounds" not in (word, words[i - 1])]
         words += [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]
@@ -171,19 +189,48 @@ def small(words: list[str]) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("page", ["README.md", "start.md", "methods.md", "data.md", "models.md", "medical.md"])
-def test_cheap_commands_run(page, folder) -> None:
-    runner, ran = CliRunner(), 0
-    for command in ALL:
-        words = command.words
-        if command.page != page or words[0] not in CHEAP or COSTLY & set(words):
-            continue
-        done = runner.invoke(app, small(words))
+def small_comparison(words: list[str]) -> list[str]:
+    """Plans of the paper are only forecast; others are of one seed on the digits, which its processes know too."""
+    if words[1].endswith(".toml"):
+        return [*words, *(["--dry-run"] if "--dry-run" not in words else [])]
+    if words[1:] == ["--out", "runs/table1"]:
+        return ["compare", "--out", "runs/first"]  # the one that was made
+    changed = {"--seeds": "0", "--schedules": "4+2", "--dataset": "digits"}
+    for option, value in changed.items():
+        if option in words and words[words.index(option) + 1] != "sites.npz":
+            words[words.index(option) + 1] = value
+    words += [] if "--schedules" in words else ["--schedules", "4+2"]
+    return [*words, "--set", "rounds_first=1", "--set", "rounds_later=1"]
+
+
+def covered(words: list[str]) -> str | None:
+    """The test that runs this command elsewhere."""
+    return next((test for word, test in COVERED.items() if word == words[0] or word in words[1:]), None)
+
+
+def test_what_does_not_run_here_runs_in_the_test_that_is_named() -> None:
+    elsewhere = {covered(command.words) for command in ALL} - {None}
+    assert elsewhere == set(COVERED.values()), "no exception that nothing needs"
+    for word, test in COVERED.items():
+        assert re.search(rf"\b{word.strip('-')}", (ROOT / "tests" / test).read_text()), f"{test} has no {word}"
+
+
+@pytest.mark.parametrize("page", sorted({command.page for command in ALL if not covered(command.words)}))
+def test_commands_run(page, folder) -> None:
+    runner = CliRunner()
+    for words in [command.words for command in ALL if command.page == page and not covered(command.words)]:
+        done = runner.invoke(app, small(list(words)))
         assert done.exit_code == 0, f"{words}: {done.output} {done.exception}"
-        ran += 1
-    assert ran
     if page == "medical.md":  # its snippet reads the run just made
         exec(next(block for block in blocks(ROOT / "docs" / page) if "import json" in block), {})
+
+
+def test_the_plan_of_the_guide_is_one(folder) -> None:
+    plan = next(block for block in blocks(ROOT / "docs" / "compare.md") if "[variants]" in block)
+    (folder / "plan.toml").write_text(plan)
+    done = CliRunner().invoke(app, ["compare", "plan.toml", "--out", "study", "--dry-run"])
+    assert done.exit_code == 0, f"{done.output} {done.exception}"
+    assert "18 runs" in done.output and not (folder / "study").exists()
 
 
 @pytest.mark.parametrize("page", ["README.md", "start.md", "tracking.md"])

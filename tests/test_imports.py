@@ -83,6 +83,18 @@ def test_the_public_interface_is_documented_and_typed():
             assert entry.__annotations__.keys() == inspect.signature(entry).parameters.keys() | {"return"}, name
 
 
+def test_the_reference_names_the_whole_interface_and_every_field_of_the_results(reference):
+    page = (ROOT.parents[1] / "docs" / "api.md").read_text()
+    assert [name for name in pfeddsh.__all__ if f"`{name}`" not in page] == []
+    fields = set(
+        re.findall(r"`(\w+)", "".join(line.split(" | ")[0] for line in page.splitlines() if line[:3] == "| `"))
+    )
+    found = reference("fedavg").results.keys() | reference("pfeddsh").results.keys()
+    assert {"acc", "accepted", "protocol"} <= found <= fields
+    inner = {name for field in ("payload_kib", "seconds", "uploads", "refused") for name in reference().results[field]}
+    assert [name for name in inner if f"`{name}`" not in page] == []
+
+
 def test_a_configuration_knows_neither_methods_nor_federation():
     graph, reached, ahead = imports(), set(), ["pfeddsh.config"]
     while ahead:

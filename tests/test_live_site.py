@@ -226,7 +226,8 @@ def test_mistakes_are_explained(tmp_path, refused):
     (tmp_path / "data").mkdir()
     insecure = ("--server", "example.org:9092", "--insecure")
     assert "on this machine" in refused("join", tmp_path / "site", "--data", tmp_path / "data", *insecure)
-    assert "ca.crt" in refused("join", tmp_path / "site", "--server", "example.org:9443", "--no-insecure")
+    assert "ca.crt" in refused("join", tmp_path / "site", "--data", tmp_path / "data", "--server", "example.org:9443")
+    assert not (tmp_path / "site").exists(), "nothing is written before all is checked"
 
 
 def test_a_second_join_in_the_same_folder_touches_nothing(tmp_path, refused):
@@ -235,7 +236,7 @@ def test_a_second_join_in_the_same_folder_touches_nothing(tmp_path, refused):
     SiteConfig(name="site", data=str(tmp_path), insecure=True).save(home)
     with alone(home):
         before = {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()}
-        said = refused("join", home, "--name", "other", "--data", tmp_path, "--trust", "nobody.pub")
+        said = refused("join", home, "--name", "other", "--data", tmp_path)
         assert "another `pfeddsh join` or `leave` runs" in said
         assert "another `pfeddsh join` or `leave` runs" in refused("leave", home)
         assert {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()} == before

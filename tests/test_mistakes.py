@@ -1,4 +1,4 @@
-"""Sixty mistakes of users: one clear line each, exit code 2, and nothing half-written."""
+"""A hundred mistakes of users: one clear line each, exit code 2, and nothing half-written."""
 
 import json
 import os
@@ -11,6 +11,7 @@ import pytest
 from conftest import tiny
 
 from pfeddsh import Config, UserError, cli
+from pfeddsh import run as start
 from pfeddsh.federation.run import run
 
 QUICK = ("--rounds", "1", "--schedule", "4+1", "--method", "fedavg", "--set", "engine=serial")
@@ -100,6 +101,9 @@ MISTAKES = {
     "compare --seeds a,b": "--seeds a,b: write numbers with commas",
     "compare --methods fedavg --cache-limit much": "much",
     "cache clean --to much": "much",
+    "models --classes 0": "0 is not in the range",
+    "models --shape 0 0 0": "--shape 0 0 0: channels, height and width are at least 1",
+    "run --set privacy.clpi=1": "privacy: unknown key 'clpi'; did you mean clip",
     # files that are read
     "run none.toml": "none.toml: no such file",
     "run bad.toml": "bad.toml: not valid TOML",
@@ -135,6 +139,9 @@ MISTAKES = {
     "compare --methods fedavg --out notes.txt": "notes.txt is a file",
     "compare --out tpyo": "tpyo holds no comparison to continue",
     "compare --methods fedavg --out other --cache mine": "pfeddsh compare --out other --cache mine",
+    "compare --methods fedavg --cache notes.txt": "notes.txt is a file",
+    "cache --cache notes.txt": "--cache notes.txt: no such folder",
+    "cache clean --cache nowhere": "--cache nowhere: no such folder",
     "demo --out notes.txt": "notes.txt is a file",
     "report begun --out empty": "empty is a folder",
     "data show --schedule 4+1 --draw who.txt": "who.txt",
@@ -144,16 +151,46 @@ MISTAKES = {
     "resume nowhere": "nowhere holds no run",
     "resume begun": "config.toml: not valid TOML",
     "resume notes.txt": "notes.txt holds no run",
+    # a live federation
+    "serve fed": "which classes are there? give --classes",
+    "serve fed --classes cat": "classes",
+    "serve fed --classes cat,cat": "classes has a name twice",
+    "serve fed --classes cat,dog --method fedperr": "unknown method 'fedperr'; did you mean fedper",
+    "serve fed --classes cat,dog --set rounds_frist=3": "unknown key 'rounds_frist'; did you mean rounds_first",
+    "serve fed --classes cat,dog --page here": "here",
+    "serve fed --config none.toml": "none.toml: no such file",
+    "serve notes.txt --classes cat,dog": "notes.txt is a file",
+    "join site": "where are this site's images? give --data DIR",
+    "join site --data nothere": "nothere: no such folder or file",
+    "join site --data one --server 127.0.0.1": "'127.0.0.1' is not HOST:PORT",
+    "join site --data one --server 127.0.0.1 --insecure": "'127.0.0.1' is not HOST:PORT",
+    "join site --data one --server example.org:9443 --insecure": "--insecure is for a coordinator on this machine",
+    "join site --data one --server example.org:9443": "ca.crt is missing",
+    "join site --data one --server example.org:9443 --ca none.crt": "--ca none.crt: no such file",
+    "join site --data one --insecure --trust notes.txt": "notes.txt is not a public key",
+    "join notes.txt --data one": "notes.txt is a file",
+    "keygen notes.txt": "notes.txt is a file",
+    "certs notes.txt": "notes.txt is a file",
+    "sign nowhere --key publisher": "nowhere: no such folder",
+    "sign empty --key notes.txt": "notes.txt cannot sign",
+    "nodes list nowhere": "nowhere is no coordinator's folder",
+    "nodes add nowhere north notes.txt": "nowhere is no coordinator's folder",
+    "nodes revoke nowhere north": "north",
+    "leave nowhere": "nowhere holds no site",
+    "status nowhere": "nowhere",
+    "predict nowhere photo.png": "nowhere",
+    "export nowhere --out model": "nowhere",
+    "doctor nowhere": "nowhere is neither a coordinator's folder",
 }
 
 
 def listing(place):
-    return {path.relative_to(place): path.is_file() and path.read_bytes() for path in place.rglob("[!.]*")}
+    return {path.relative_to(place): path.is_file() and path.read_bytes() for path in place.rglob("*")}
 
 
 @pytest.mark.parametrize("command", MISTAKES)
 def test_a_mistake_is_one_clear_line_and_leaves_nothing(place, pfeddsh, command):
-    assert len(MISTAKES) >= 60
+    assert len(MISTAKES) >= 100
     before = listing(place)
     code, errors = pfeddsh(*command.split())
     assert errors.startswith("error: ")
@@ -179,6 +216,43 @@ def test_a_folder_that_may_not_be_read_is_named(place, pfeddsh, monkeypatch):
     code, errors = pfeddsh("run", "--dataset", "one", "--out", "run")
     assert code == 2 and "one" in errors and "Permission denied" in errors and errors.count("\n") == 1
     assert not Path("run").exists()
+
+
+def test_a_class_folder_that_may_not_be_read_is_named(place, pfeddsh, monkeypatch):
+    """`os.walk` passes over a folder that it may not open; tests may be run by root, who may open all."""
+    Path("one", "dog", "more").mkdir(parents=True)
+    scan = os.scandir
+
+    def forbidden(path="."):
+        if Path(path).name == "more":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    for name in ("cat", "dog"):
+        for number in range(3):
+            Path("one", name, f"{number}.png").write_bytes(b"")
+    code, errors = pfeddsh("run", "--dataset", "one", "--out", "run")
+    assert code == 2 and "cannot read the folder" in errors and "one/dog/more: Permission denied" in errors
+    assert errors.count("\n") == 1 and not Path("run").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_so_it_is_with_real_permissions(place, pfeddsh):
+    Path("one", "cat").chmod(0)
+    code, errors = pfeddsh("run", "--dataset", "one", "--out", "run")
+    Path("one", "cat").chmod(0o700)
+    assert code == 2 and "one/cat: Permission denied" in errors and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command", ["serve empty --classes a,b", "join empty --data one", "keygen empty", "certs empty"]
+)
+def test_a_folder_that_may_not_be_written_is_named(place, pfeddsh, monkeypatch, command):
+    monkeypatch.setattr(os, "access", lambda _, mode, **__: not mode & os.W_OK)
+    code, errors = pfeddsh(*command.split())
+    assert code == 2 and "cannot write to empty: no permission" in errors and errors.count("\n") == 1
+    assert not list(Path("empty").iterdir())
 
 
 def test_training_that_diverges_ends_with_the_reason_and_no_table(place, pfeddsh):
@@ -208,8 +282,24 @@ def test_changed_data_are_not_resumed(place, pfeddsh):
 
 @pytest.mark.parametrize(
     ("values", "explanation"),
-    [({"mehtod": "fedavg"}, "unknown key 'mehtod'; did you mean method"), ({"seed": -1}, "seed: Input should be")],
+    [
+        ({"mehtod": "fedavg"}, "unknown key 'mehtod'; did you mean method"),
+        ({"seed": -1}, "seed: Input should be"),
+        ({"privacy": {"clpi": 1}}, "privacy: unknown key 'clpi'; did you mean clip"),
+    ],
 )
 def test_in_python_a_mistake_is_a_user_error(values, explanation):
     with pytest.raises(UserError, match=explanation):
         Config(**values)
+
+
+def test_in_python_so_is_a_wrong_call(tmp_path):
+    with pytest.raises(UserError, match=r"Config\('digits'\): name the key, for instance Config\(dataset='digits'\)"):
+        Config("digits")
+    config = Config()
+    with pytest.raises(UserError, match="seed = 3: a configuration does not change") as refused:
+        config.seed = 3
+    assert "\n" not in str(refused.value) and config.seed == 0
+    with pytest.raises(UserError, match="run takes a Config, not a dict"):
+        start({"dataset": "digits"}, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,21 +1,25 @@
 """The page itself, looked at by a browser, and the command that makes it."""
 
 import json
+import random
 import re
 import resource
-import shutil
 import statistics
 import sys
 import warnings
+from itertools import combinations
 
 import pytest
 from axe import serious
-from conftest import lacking
 from fabricate import results, write
 
 from pfeddsh import cli
 from pfeddsh.errors import UserError
+from pfeddsh.methods import registry
+from pfeddsh.report import first
 from pfeddsh.report.build import build
+from pfeddsh.report.looks import KNOWN
+from pfeddsh.report.svg import DARK, HUES, LIGHT, PALETTE, SHADES, canvas, styled, variables
 
 METHODS = (
     "fedavg", "fedper", "fedrep", "fedselect", "pfedhn", "pefll", "odpfl-hn", "fedweit", "fedclass", "hr", "pfeddsh",
@@ -64,21 +68,6 @@ def test_tables_lie_beside_the_page_in_three_formats(site):
     for table in ("standings", "table1", "tests", "measures", "ablation", "losses", "latency", "payload", "capacity"):
         assert {f"{table}.csv", f"{table}.md", f"{table}.tex"} <= names
     assert built.tables == folder / "page-tables"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    try:
-        from playwright import sync_api
-    except ModuleNotFoundError:
-        lacking("playwright is not installed")
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        lacking("no Chromium found on the PATH")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -222,12 +211,50 @@ def test_warnings_stand_at_the_top_of_the_page(page):
     assert "seeds are missing for fedavg (1, 2)" in text
 
 
+def test_every_method_has_a_colour_of_its_own():
+    assert registry.METHODS.keys() <= KNOWN.keys() and len(set(KNOWN.values())) == len(KNOWN)
+    for colours in (PALETTE, LIGHT, DARK):
+        assert len(set(colours.values())) == len(colours) == len(HUES) * len(SHADES)
+    assert variables().count("--vermilion-1: ") == 2, "on light and on dark"
+
+
+def test_names_in_the_first_picture_do_not_cover_each_other():
+    draw = random.Random(0)
+    names = [name for name in registry.METHODS if len(name) < 18][:24]
+    labels = [(draw.gauss(50, 20), draw.gauss(50, 20), name, "normal") for name in names]
+    with styled():
+        axes = canvas(3.0).subplots()
+        axes.set(xlim=(0, 100), ylim=(0, 100))
+        boxes = first._label(axes, labels)
+    pairs = list(combinations(boxes, 2))
+    assert len(pairs) == 276 and sum(first._overlap(*pair) for pair in pairs) == 0
+
+
+def test_headings_are_words_and_a_sign_stays_with_its_number(tmp_path):
+    write(tmp_path / "run", results(rounds_first=50, rounds_later=9, lr=0.5))
+    build([tmp_path / "run"], tmp_path / "page.html", "report")
+    text = (tmp_path / "page.html").read_text()
+    assert "50 rounds for the first batch, 9 for later ones" in text and "rate 0.5" in text
+    heading = re.search("<h1>(.*)</h1>", text)[1]
+    assert "\u00a0%" in heading and " %" not in heading
+
+
 @pytest.fixture(scope="module")
 def one(tmp_path_factory):
     """The page of a single run."""
     folder = tmp_path_factory.mktemp("one")
     write(folder / "run", results("pfeddsh", "80+4x5"))
     build([folder / "run"], folder / "page.html", "report")
+    return folder / "page.html"
+
+
+@pytest.fixture(scope="module")
+def dozen(tmp_path_factory):
+    """The page of twelve runs."""
+    folder = tmp_path_factory.mktemp("dozen")
+    for method in METHODS:
+        write(folder / method, results(method))
+    build([folder], folder / "page.html", "report")
     return folder / "page.html"
 
 
@@ -238,8 +265,8 @@ def test_the_page_of_a_single_run_tests_nothing(one):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_axe_finds_no_serious_problem(browser, one, width, scheme):
-    """Everything unfolded; tests/axe.py looks at large pages."""
+def test_axe_finds_no_serious_problem(browser, one, dozen, width, scheme):
+    """The pages of one run and of twelve, all unfolded. tests/axe.py looks at any other."""
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
     page = context.new_page()
     page.goto(one.as_uri())
@@ -248,6 +275,9 @@ def test_axe_finds_no_serious_problem(browser, one, width, scheme):
     if scheme == "light":
         page.evaluate("document.body.append(new Image())")
         assert serious(page) == {"image-alt"}, "axe looks at the page"
+    page.goto(dozen.as_uri())
+    unfold(page)
+    assert serious(page) == set()
     context.close()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from axe import serious
 from nbclient import NotebookClient
 from test_imports import imports, package
 
@@ -18,7 +19,7 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 LOADED = re.compile(r'<(?:script|img|iframe|link (?!rel="canonical"))[^>]*(?:src|href)="(?:https?:)?//')
 
 
-def test_the_site_builds_strictly_and_works_offline(tmp_path):
+def test_the_site_builds_strictly_works_offline_and_keeps_nobody_out(tmp_path, browser):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
@@ -30,6 +31,10 @@ def test_the_site_builds_strictly_and_works_offline(tmp_path):
     assert "Continue an interrupted run" in pages["api.html"] and "Dirichlet concentration" in pages["api.html"]
     assert pages["concepts.html"].count('<svg xmlns="http://www.w3.org/2000/svg" class="figure"') == 6
     assert "zero-shot PA" in pages["quick-start.html"]
+    page = browser.new_page()
+    page.goto((tmp_path / "site" / "start.html").as_uri())
+    assert serious(page) == set()
+    page.close()
 
 
 def test_figures_are_as_the_script_draws_them():

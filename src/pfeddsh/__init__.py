@@ -5,8 +5,8 @@
     print(results["pa"], results["ri"])
 
 This module is the public interface: runs (`Config`, `run`, `resume`, `compare`, `report`), data (`load`, `Dataset`),
-and what a method of one's own is made of (`Method`, `Message`, `Memory`, `State`). A mistake of the user raises
-`UserError`.
+and what a method of one's own is made of (`Method`, `Message`, `Memory`, `State`, `weighted_mean`). A mistake of the
+user raises `UserError`.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ from pfeddsh.data.datasets import Dataset, load
 from pfeddsh.errors import UserError
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import Method
+from pfeddsh.methods.fedavg import weighted_mean
 
 __all__ = [
     "Config",
@@ -35,6 +36,7 @@ __all__ = [
     "report",
     "resume",
     "run",
+    "weighted_mean",
 ]
 __version__ = version("pfeddsh")
 import_module("pfeddsh.compare")  # now, or loading these later would put the folders in place of the functions below
@@ -46,6 +48,8 @@ def run(config: Config, out: str | Path) -> dict[str, Any]:
     from pfeddsh.federation.run import run as start
     from pfeddsh.report.build import beside
 
+    if not isinstance(config, Config):
+        raise UserError(f"run takes a Config, not a {type(config).__name__}; write pfeddsh.Config(key=value)")
     results = start(config, Path(out))
     beside(Path(out))
     return results

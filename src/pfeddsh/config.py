@@ -5,7 +5,7 @@ It knows no method: what a method presets is filled in by `configure`.
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tomli_w
 from pydantic import (
@@ -130,6 +130,16 @@ class Config(BaseModel):
         description="clip and noise of every upload, to measure the cost of privacy: docs/privacy.md",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="settings of the method")
+
+    if not TYPE_CHECKING:  # the checker knows the keys and that they do not change
+
+        def __init__(self, *given: Any, **values: Any) -> None:
+            if given:
+                raise UserError(f"Config({given[0]!r}): name the key, for instance Config(dataset={given[0]!r})")
+            super().__init__(**values)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise UserError(f"{name} = {value!r}: a configuration does not change; make another, Config({name}=...)")
 
     @model_validator(mode="wrap")
     @classmethod

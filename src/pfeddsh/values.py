@@ -28,7 +28,16 @@ def checked(model: type[Checked], values: Mapping[str, Any], where: str, kind: s
 
 def unknown_key(model: type[BaseModel], values: Mapping[str, Any], kind: str = "key") -> str:
     """What to say of the first key that the model does not have; nothing if it has them all."""
-    return next((str(unknown(kind, key, model.model_fields)) for key in values if key not in model.model_fields), "")
+    for key, value in values.items():
+        if key not in model.model_fields:
+            return str(unknown(kind, key, model.model_fields))
+        part = model.model_fields[key].annotation  # perhaps a group of keys
+        if (
+            isinstance(value, Mapping) and isinstance(part, type) and issubclass(part, BaseModel)
+            and (wrong := unknown_key(part, value, kind))
+        ):  # fmt: skip
+            return f"{key}: {wrong}"
+    return ""
 
 
 class WrongValue(UserError):

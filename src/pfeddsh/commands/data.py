@@ -1,5 +1,6 @@
 """`pfeddsh data`: what there is and where, downloads, and who would own what."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -57,24 +58,24 @@ def download(
     """
     from pfeddsh.data import known, locate
     from pfeddsh.data.download import download as fetch
-    from pfeddsh.storage.files import make_folder
+    from pfeddsh.storage.files import writable
 
     origin = known.origin(name)
     if origin is None:
         console.print(f"{name} is embedded: there is nothing to download", highlight=False)
         return
     if data_dir:
-        make_folder(data_dir)
-    if found := locate.present(origin, data_dir):
+        writable(data_dir)
+    if (data_dir is None or data_dir.is_dir()) and (found := locate.present(origin, data_dir)):
         console.print(f"{name} is already in {found[0][0].parent}", soft_wrap=True, highlight=False)
         return
-    root = locate.roots(data_dir)[0]
-    make_folder(root)
+    root = data_dir.absolute() if data_dir else locate.roots(None)[0]
+    again = shlex.join(["pfeddsh", "data", "download", name, *(["--data-dir", str(data_dir)] if data_dir else [])])
     console.print(f"{name}: from {origin.home} into {root / origin.place}", soft_wrap=True, highlight=False)
     try:
-        files = fetch(name, origin, root)
+        files = fetch(name, origin, root, again)
     except KeyboardInterrupt:
-        Console(stderr=True).print(f"interrupted; `pfeddsh data download {name}` goes on", soft_wrap=True)
+        Console(stderr=True).print(f"interrupted; `{again}` goes on", soft_wrap=True)
         raise typer.Exit(130) from None
     if origin.find(root) is None:
         raise UserError(f"{origin.home} lacks some of {origin.expected}; what it has is in {root / origin.place}")

@@ -29,7 +29,7 @@ def methods() -> None:
 
 
 def models(
-    classes: Annotated[int, typer.Option(help="the number of classes")] = 10,
+    classes: Annotated[int, typer.Option(min=2, help="the number of classes")] = 10,
     shape: Annotated[
         tuple[int, int, int] | None,
         typer.Option(help="channels, height and width of images; default: those of the default model"),
@@ -38,6 +38,8 @@ def models(
     """List the networks known by name, with their size. Use your own with `--model package.module:factory`."""
     from pfeddsh.models import registry
 
+    if shape and min(shape) < 1:
+        raise UserError(f"--shape {' '.join(map(str, shape))}: channels, height and width are at least 1")
     shape = shape or registry.fixed_shape(registry.DEFAULT)
     view = Table(Column("model", no_wrap=True), "weights", "what it is")
     for name in registry.names():

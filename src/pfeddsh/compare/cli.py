@@ -75,6 +75,7 @@ def compare(
     plan = make(values, str(source or "command line"))
     go_on = ["pfeddsh", "compare", "--out", str(out)]
     if cache:
+        writable(cache)
         os.environ["PFEDDSH_CACHE"] = str(cache.absolute())
         go_on += ["--cache", str(cache)]
     go_on += ["--engine", engine] if engine != "local" else []
@@ -114,8 +115,7 @@ def list_cache(context: typer.Context, cache: CacheDir = None) -> None:
     """List the step states that comparisons share, the least recently used first."""
     from pfeddsh.compare.cache import open_cache
 
-    if cache:
-        os.environ["PFEDDSH_CACHE"] = str(cache.absolute())
+    _use(cache)
     if context.invoked_subcommand:
         return
     states = open_cache(0)
@@ -125,16 +125,26 @@ def list_cache(context: typer.Context, cache: CacheDir = None) -> None:
         view.add_row(used, f"{entry.bytes / 1e6:.1f}", escape(entry.label))
     console.print(view)
     total = sum(entry.bytes for entry in states.entries())
-    clean = shlex.join(["pfeddsh", "cache", *(["--cache", str(cache)] if cache else []), "clean"])
+    clean = shlex.join(["pfeddsh", "cache", "clean", *(["--cache", str(cache)] if cache else [])])
     console.print(f"{total / 1e9:.2f} GB in {states.folder}; `{clean}` empties it", soft_wrap=True)
+
+
+def _use(cache: Path | None) -> None:
+    """This cache instead of the user's; a mistyped one is not an empty one."""
+    if cache and not cache.is_dir():
+        raise UserError(f"--cache {cache}: no such folder")
+    if cache:
+        os.environ["PFEDDSH_CACHE"] = str(cache.absolute())
 
 
 def clean_cache(
     to: Annotated[str, typer.Option(help="keep the most recently used states up to this size, e.g. 5GB")] = "0",
+    cache: CacheDir = None,
 ) -> None:
     """Remove step states; comparisons recompute them if needed."""
     from pfeddsh.compare.cache import open_cache, parse_size
 
+    _use(cache)
     gone = open_cache(0).shrink(parse_size(to))
     console.print(f"removed {len(gone)} states, {sum(entry.bytes for entry in gone) / 1e9:.2f} GB", highlight=False)
 

@@ -101,7 +101,8 @@ def sentence(found: Sequence[Outcome]) -> str:
     harmed = max(rivals, key=lambda each: each.lost)
     return (
         f"pFedDSH: {order}; newcomers had {at_once} % before their first round, {ours.after:.1f} % after their step; "
-        f"{ours.lost:.0f} % of existing clients lost accuracy in a step, {harmed.lost:.0f} % under {harmed.name}."
+        f"{ours.lost:.0f} % of existing clients lost more than {LOST:g} points in a step, "
+        f"{harmed.lost:.0f} % under {harmed.name}."
     )
 
 

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -97,10 +98,15 @@ class Files:
 Origin = Shards | Files
 
 
-def download(name: str, origin: Origin, root: Path) -> list[Path]:
-    """Fetch a dataset into the folder `root`, with progress; what was already fetched is not fetched again."""
+def download(name: str, origin: Origin, root: Path, again: str = "") -> list[Path]:
+    """Fetch a dataset into the folder `root`, with progress; what was already fetched is not fetched again.
+
+    `again` is the command that goes on, for the user to read. One that fetched nothing leaves nothing.
+    """
     collected = root / ".downloads" / name
     place = root / origin.place
+    again = again or f"pfeddsh data download {name}"
+    made = [folder for folder in (collected, *collected.parents) if not folder.exists()]
     try:
         collected.mkdir(parents=True, exist_ok=True)
         files = list(origin.fetch(collected))
@@ -115,10 +121,21 @@ def download(name: str, origin: Origin, root: Path) -> list[Path]:
     except Exception as error:  # of the clients' many: network, proxy, disk, access, a checksum
         reason = f"{type(error).__name__}: {(str(error).strip() or 'no details').splitlines()[0][:200]}"
         raise UserError(
-            f"the download of {name} failed ({reason}); `pfeddsh data download {name}` goes on, or put "
-            f"{origin.expected} into {place}"
+            f"the download of {name} failed ({reason}); `{again}` goes on, or put {origin.expected} into {place}"
         ) from None
+    finally:
+        _tidy(collected, made)
     return [place / file.name for file in files]
+
+
+def _tidy(collected: Path, made: list[Path]) -> None:
+    """Take away what was made in vain: all but bytes of the dataset, from which another attempt goes on."""
+    files = (file for file in collected.rglob("*") if file.is_file() and file.stat().st_size)
+    if not any(".cache" not in file.relative_to(collected).parts or file.suffix == ".incomplete" for file in files):
+        shutil.rmtree(collected, ignore_errors=True)
+        with suppress(OSError):  # the first that holds something ends it
+            for folder in [collected.parent, *made[2:]]:
+                folder.rmdir()
 
 
 def _whole(place: Path, split: str) -> tuple[Path, ...]:

@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from pfeddsh.errors import UserError
 
@@ -25,7 +26,7 @@ class Walk:
         try:
             inside = sorted(path.iterdir())
         except OSError as error:
-            raise UserError(f"cannot read the folder {path}: {error.strerror}") from error
+            _unreadable(error)
         for file in inside:
             if not file.is_dir():
                 self._skip(file.name)
@@ -43,7 +44,7 @@ class Walk:
 
     def _images(self, folder: Path) -> list[Path]:
         found, seen = [], set[str]()
-        for place, folders, files in os.walk(folder, followlinks=True):
+        for place, folders, files in os.walk(folder, onerror=_unreadable, followlinks=True):
             real = os.path.realpath(place)
             if real in seen:  # a link that leads back
                 folders.clear()
@@ -72,6 +73,11 @@ class Walk:
         found = [f"files that are no images were skipped: {', '.join(kinds)}"] if kinds else []
         found += [f"folders beside train and test are not used: {', '.join(self.unused)}"] if self.unused else []
         return tuple(found)
+
+
+def _unreadable(error: OSError) -> NoReturn:
+    """Images that nobody may look at are missed, not passed over."""
+    raise UserError(f"cannot read the folder {error.filename}: {error.strerror}; may you look into it?") from error
 
 
 def _hidden(name: str) -> bool:

@@ -36,6 +36,10 @@ class Altered(Exception):
     """A decoded copy that does not agree with what was written."""
 
 
+class Unwritable(UserError):
+    """A cache that keeps nothing: what it would save is lost, no more."""
+
+
 @dataclass(frozen=True)
 class Decoded:
     """A decoded copy as opened: the images mapped from disk, labels and owners in memory."""
@@ -51,6 +55,16 @@ def cache_root() -> Path:
 def open_or_build(source: Source, wanted: Wanted) -> Decoded:
     """The decoded copy of the source, built where there is none, rebuilt (with a warning) where it is damaged."""
     folder = cache_root() / "decoded" / f"{source.name}-{_identity(source, wanted)}"
+    try:
+        return _kept(source, wanted, folder)
+    except Unwritable as error:
+        warnings.warn(f"{error}; decoding for this process alone", RuntimeWarning, stacklevel=3)
+    with tempfile.TemporaryDirectory(prefix="pfeddsh-") as scratch:  # the maps outlive the names of their files
+        _build(source, wanted, Path(scratch) / folder.name)
+        return _open(Path(scratch) / folder.name)
+
+
+def _kept(source: Source, wanted: Wanted, folder: Path) -> Decoded:
     for _ in range(3):  # another process may set a copy aside between our building and our opening it
         try:
             return _open(folder)
@@ -126,7 +140,7 @@ def _build(source: Source, wanted: Wanted, folder: Path) -> None:
                 if not folder.exists():
                     raise
     except OSError as error:
-        raise UserError(f"cannot write the cache {folder.parent} ({error}); set PFEDDSH_CACHE to a folder") from error
+        raise Unwritable(f"cannot write the cache {folder.parent} ({error}); set PFEDDSH_CACHE to a folder") from error
 
 
 def _write(raw: Raw, folder: Path, source: Source, wanted: Wanted) -> None:

@@ -55,7 +55,7 @@ def serve(
     from pfeddsh.live.coordinator.config import build, check_unchanged, save
     from pfeddsh.live.coordinator.engine import LiveBench
     from pfeddsh.live.site.policy import Policy
-    from pfeddsh.storage.files import locked
+    from pfeddsh.storage.files import locked, make_folder, writable
     from pfeddsh.values import override, read
 
     with _flower():
@@ -63,7 +63,7 @@ def serve(
         from pfeddsh.live.coordinator.page import place, serve_page
         from pfeddsh.live.coordinator.serve import Server
 
-    folder.mkdir(parents=True, exist_ok=True)
+    writable(folder)
     path = folder / "federation.toml"
     values = read(path) if path.exists() else {}
     values |= read(config) if config else {}
@@ -82,6 +82,7 @@ def serve(
             "policy.toml says otherwise; until then they wait"
         )
     host, wanted = place(page)
+    make_folder(folder)
     with locked(folder):  # nothing is touched before: another `serve` may be at work
         check_unchanged(folder, made)
         save(folder, made)
@@ -123,11 +124,14 @@ def join(
 
     with _flower():
         from pfeddsh.live.security.certs import make_node_key
+        from pfeddsh.live.security.trusted import read_trusted
         from pfeddsh.live.security.trusted import trust as trust_only
         from pfeddsh.live.site.join import SiteConfig, alone
         from pfeddsh.live.site.join import join as run
+    from pfeddsh.storage.files import writable
+    from pfeddsh.values import checked
 
-    home.mkdir(parents=True, exist_ok=True)
+    writable(home)
     before = SiteConfig.load(home).model_dump() if (home / "site.toml").exists() else {}
     given: dict[str, Any] = {"data": data and str(Path(data).expanduser().resolve()), "server": server, "name": name}
     given |= {"insecure": insecure, "allow": allow, "health": health}
@@ -136,8 +140,12 @@ def join(
         raise UserError("where are this site's images? give --data DIR the first time")
     if not Path(str(values["data"])).exists():
         raise UserError(f"--data {values['data']}: no such folder or file")
+    site = checked(SiteConfig, values, "command line")
+    site.check(home, ca)
+    if trust:
+        read_trusted(trust)
     with alone(home):  # nothing is touched before: another `join` may be at work
-        SiteConfig(**values).save(home)
+        site.save(home)
         if ca:
             shutil.copyfile(ca, home / "ca.crt")
         if trust:

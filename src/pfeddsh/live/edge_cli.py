@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pfeddsh.errors import UserError
+from pfeddsh.storage.files import writable
 
 console = Console()
 nodes_app = typer.Typer(no_args_is_help=True, help="Sites that the federation admits, and their keys.")
@@ -41,6 +42,12 @@ def _flower() -> Iterator[None]:
         raise UserError(f"{error.name} is not installed: pip install 'pfeddsh[flower]'") from error
 
 
+def coordinators(folder: Path) -> None:
+    """Raise unless this is a coordinator's folder: a mistyped one is neither empty nor new."""
+    if not (folder / "federation.toml").exists() and not (folder / "tls").exists():
+        raise UserError(f"{folder} is no coordinator's folder; `pfeddsh certs` and `pfeddsh serve` make one")
+
+
 def certs(
     folder: Folder,
     host: Annotated[
@@ -56,6 +63,7 @@ def certs(
     """
     with _flower():
         from pfeddsh.live.security import certs as certificates
+    writable(folder)
     created = certificates.make(folder, host or [])
     for path in created:
         console.print(f"made {path}", soft_wrap=True)
@@ -72,6 +80,7 @@ def keygen(home: Home) -> None:
     """
     with _flower():
         from pfeddsh.live.security import certs as certificates
+    writable(home)
     console.print(f"{home / 'node.key.pub'}\n{certificates.make_node_key(home)}", soft_wrap=True, highlight=False)
 
 
@@ -84,6 +93,7 @@ def nodes_add(
     """
     with _flower():
         from pfeddsh.live.security import nodes
+    coordinators(folder)
     key = nodes.add(folder, name, public)
     console.print(f"{name} is admitted with the key {key}{_apply(folder)}", soft_wrap=True, highlight=False)
 
@@ -130,6 +140,7 @@ def nodes_list(folder: Folder) -> None:
     """List the sites, their keys' fingerprints and whether they are connected."""
     with _flower():
         from pfeddsh.live.security import listed, nodes
+    coordinators(folder)
     try:
         sites = nodes.connected(folder, nodes.superlink_address(folder))
     except nodes.Unreachable as error:

@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from pfeddsh.errors import UserError
 from pfeddsh.live.edge_cli import _flower
+from pfeddsh.storage.files import writable
 
 console = Console()
 COLOURS = {"ok": "green", "warning": "yellow", "stop": "bold red"}
@@ -70,6 +71,9 @@ def sign(
     """
     with _flower():
         from pfeddsh.live.security import signing
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; give the coordinator's, or elsewhere one to copy `signed` from")
+    writable(key.parent)
     public = signing.sign(folder, key)
     console.print(
         f"signed {folder / 'signed' / signing.APP}\ngive every site {public}, for `pfeddsh join --trust`",

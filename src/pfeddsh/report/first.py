@@ -1,6 +1,8 @@
 """The first picture of a group: newcomers' gain against what becomes of existing clients; of one run, its steps."""
 
 from collections.abc import Sequence
+from itertools import product
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +17,8 @@ from pfeddsh.report.svg import FAINT, INK, PALETTE, Drawing, canvas, draw, style
 
 FAR = 15.0  # points behind the best: such a method is drawn at the edge, or it would squeeze all others into a corner
 HEIGHT = 3.0
-PLACES: tuple[tuple[float, float], ...] = (
+# Of a label around its point: first beside it, then ever farther away.
+PLACES = (
     (1, 0),
     (-1, 0),
     (1, 1),
@@ -24,7 +27,14 @@ PLACES: tuple[tuple[float, float], ...] = (
     (-1, -1),
     (0, 1.2),
     (0, -1.2),
-)  # of a label beside its point
+    (1, 0.5),
+    (1, -0.5),
+    (-1, 0.5),
+    (-1, -0.5),
+)
+RINGS = (1.0, 1.7, 2.5, 3.5, 5.0, 7.0)
+AXES = (225.0, 160.0)  # the room of the axes in points, about
+LETTER, LINE = 4.5, 9.5  # of a label, in points
 Box = tuple[float, float, float, float]
 
 
@@ -72,7 +82,7 @@ def trade(group: Group) -> Drawing | None:
                 labels.append((float(x), float(y), name, weight))
         axes.set_xlim(low[0], high[0] + 0.6 * room[0])
         axes.set_ylim(low[1], high[1])
-        _label(axes, labels)
+        _label(axes, sorted(labels, key=lambda label: label[3] != "bold"))  # ours has the first choice
         axes.set_xlabel("change of the first batch, points")
         axes.set_ylabel("PA: newcomers' gain, points")
         title(figure, "What newcomers gain, what the first batch pays")
@@ -85,26 +95,36 @@ def trade(group: Group) -> Drawing | None:
     return draw(figure, name, "Gain of newcomers against change of the first batch", caption, ids(found))
 
 
-def _label(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> None:
-    """Names beside their points; of eight places the one that covers least of what is already there."""
+def _label(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> list[Box]:
+    """Names beside their points, where they cover nothing; one that has to go farther away is tied to its point.
+
+    Returns the boxes of the names, in points of the axes.
+    """
     (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
-    width, height = 46.0, 26.0  # characters and lines that fit into the axes, about
-    points = [((x - x0) / (x1 - x0) * width, (y - y0) / (y1 - y0) * height) for x, y, _, _ in labels]
-    taken = [(px - 0.7, py - 0.5, px + 0.7, py + 0.5) for px, py in points]
+    points = [((x - x0) / (x1 - x0) * AXES[0], (y - y0) / (y1 - y0) * AXES[1]) for x, y, _, _ in labels]
+    marks: list[Box] = [(px - 4, py - 4, px + 4, py + 4) for px, py in points]
+    boxes: list[Box] = []
     for (px, py), (x, y, text, weight) in zip(points, labels, strict=True):
+        wide = LETTER * len(text) * (1.1 if weight == "bold" else 1.0)
         places: list[tuple[float, int, float, float, Box]] = []
-        for dx, dy in PLACES:
-            left = px + 1.1 * dx - (0 if dx > 0 else len(text) if dx < 0 else len(text) / 2)
-            box = (left, py + 1.1 * dy - 0.55, left + len(text), py + 1.1 * dy + 0.55)
-            outside = max(0, -box[0]) + max(0, box[2] - width) + max(0, -box[1]) + max(0, box[3] - height)
-            covered = sum(_overlap(box, other) for other in taken)
-            places.append((covered + 3 * outside, len(places), dx, dy, box))
-        _, _, dx, dy, box = min(places)
-        taken.append(box)
+        for ring, (dx, dy) in product(RINGS, PLACES):
+            away, up = 6 * ring * dx, 8 * ring * dy
+            left = px + away - (0 if dx > 0 else wide if dx < 0 else wide / 2)
+            box = (left, py + up - LINE / 2, left + wide, py + up + LINE / 2)
+            outside = max(0, -box[0]) + max(0, box[2] - AXES[0]) + max(0, -box[1]) + max(0, box[3] - AXES[1])
+            covered = sum(_overlap(box, other) for other in (*marks, *boxes))
+            tie = [(px + part * away, py + part * up) for part in (0.3, 0.5, 0.7, 0.9)]
+            covered += sum(_overlap((x - 2, y - 2, x + 2, y + 2), other) for x, y in tie for other in boxes)
+            places.append((covered + 10 * outside + 4 * (ring - 1), len(places), away, up, box))
+        _, _, away, up, box = min(places)
+        boxes.append(box)
+        line: Any = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
         axes.annotate(
-            text, (x, y), (6 * dx, 8 * dy), textcoords="offset points", fontsize=7.5, fontweight=weight, va="center",
-            ha="left" if dx > 0 else "right" if dx < 0 else "center",
+            text, (x, y), (away, up), textcoords="offset points", fontsize=7.5, fontweight=weight, va="center",
+            ha="left" if away > 0 else "right" if away < 0 else "center",
+            arrowprops=line if max(abs(away) / 6, abs(up) / 8) > 1.3 else None,
         )  # fmt: skip
+    return boxes
 
 
 def _overlap(a: Box, b: Box) -> float:

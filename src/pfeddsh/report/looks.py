@@ -2,38 +2,37 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import cycle
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from pfeddsh.methods import registry
 from pfeddsh.report.grouping import Cell, Group
-from pfeddsh.report.svg import PALETTE
+from pfeddsh.report.svg import HUES, PALETTE, SHADES
 
-FAMILIES = {  # as the paper groups them: a colour a family, a marker and a dash within it
-    "vermilion": ("fedavg", "fedavg-prior", "fedavg-prior-finetune", "ditto-prior", "ditto"),
+FAMILIES = {  # as the paper groups them: neighbouring colours in a family, each with a marker and a dash
+    "vermilion": ("fedavg", "fedavg-prior", "fedavg-prior-finetune", "ditto-prior", "ditto", "fedavg-finetune"),
     "green": ("fedper", "fedrep", "fedselect", "fedper-prior", "fedrep-prior"),
-    "orange": ("pfedhn", "pefll", "odpfl-hn", "pfedhn-embed-only"),
+    "orange": ("pfedhn", "pefll", "odpfl-hn", "pfedhn-embed-only", "pfedhn-local-head"),
     "purple": ("fedweit", "fedclass", "hr", "fedclass-local-head", "hr-local-head"),
-    "grey": ("joint", "local", "central"),
-    "blue": ("pfeddsh",),
+    "grey": ("joint", "local", "central", "local-prior"),
+    "blue": ("pfeddsh", "pfeddsh-asked", "pfeddsh-unguarded", "pfeddsh-common", "pfeddsh-replay"),
+    "sky": ("pfeddsh-hyper", "pfeddsh-hyper-gate", "pfeddsh-hyper-snapshot", "pfeddsh-hyper-unprotected"),
+    "teal": ("pfeddsh-paper", "pfeddsh-paper-gate", "pfeddsh-paper-projection", "pfeddsh-paper-neither"),
 }
 DASHES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v")
 KNOWN = {name: (colour, i) for colour, names in FAMILIES.items() for i, name in enumerate(names)}
-SPARE = [(c, i) for i in range(5) for c in ("sky", "blue", "grey", "orange") if (c, i) not in KNOWN.values()]
+SPARE = [(hue, i) for i in range(len(SHADES)) for hue in HUES if (hue, i) not in KNOWN.values()]  # for the user's own
 
 
 def looks(group: Group) -> dict[str, dict[str, Any]]:
     """Line styles by cell: a method has one colour everywhere, its variants too, with other dashes and markers."""
-    spare = cycle(SPARE)
-    known = KNOWN | {name: next(spare) for name in registry.METHODS if name not in KNOWN}
-    foreign = sorted({cell.variant.method for cell in group.cells} - known.keys())
-    known |= {name: SPARE[sum(name.encode()) % len(SPARE)] for name in foreign}
+    foreign = {cell.variant.method for cell in group.cells} - KNOWN.keys()
+    known = KNOWN | {name: SPARE[sum(name.encode()) % len(SPARE)] for name in foreign}
     styles, variants = {}, Counter[str]()
     for cell in group.cells:
-        colour, i = known[cell.variant.method]
+        hue, i = known[cell.variant.method]
+        colour = f"{hue}-{i}" if i else hue
         if cell.variant.settings:
             variants[cell.variant.method] += 1
             i += variants[cell.variant.method]

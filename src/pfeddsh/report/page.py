@@ -17,8 +17,9 @@ from pfeddsh.report.looks import signs
 from pfeddsh.report.measures import Spread
 from pfeddsh.report.repeat import recipe
 from pfeddsh.report.summary import headline, protocol, sentences
-from pfeddsh.report.svg import Drawing
+from pfeddsh.report.svg import Drawing, variables
 from pfeddsh.report.table import Table, Value
+from pfeddsh.report.words import together, words
 from pfeddsh.report.writers import FORMATS
 
 MEDIA = {"csv": "text/csv", "md": "text/markdown", "tex": "application/x-tex"}
@@ -34,7 +35,7 @@ def render(groups: Sequence[Group], tables: Sequence[Table], problems: Sequence[
     template = environment.from_string(here.joinpath("page.html.j2").read_text())
     ordered = sorted(groups, key=lambda group: -len(group.contest))  # the widest comparison first, else as they come
     return template.render(
-        style=Markup(here.joinpath("page.css").read_text()),
+        style=Markup(here.joinpath("page.css").read_text() + variables()),
         script=Markup(here.joinpath("page.js").read_text()),
         groups=[_group(group, tables) for group in ordered],
         runs=sum(len(cell.runs) for group in groups for cell in group.cells),
@@ -55,18 +56,18 @@ def _group(group: Group, tables: Sequence[Table]) -> dict[str, Any]:
     high = max(every)
     low = max(0.0, min([*every, high - 10]))  # a tenth of a point should not look like a cliff
     picture = first.picture(group)
-    unlike = "".join(f", {name} {value}" for name, value in group.setting.differs().items())
+    unlike = words(group.setting.differs())
     return {
         "id": group.cells[0].id,
-        "name": f"{group.setting.dataset}, {group.schedule}{unlike}",
+        "name": f"{group.setting.dataset}, {group.schedule}{unlike and f', {unlike}'}",
         "protocol": protocol(group.setting),
-        "headline": headline(group),
+        "headline": together(headline(group)),
         "picture": _drawing(picture) if picture else None,
         "main": "steps" if steps.single(group) else "standings",
         "signs": signs(group),
         "clients": run.clients,
         "steps": run.steps,
-        "sentences": sentences(group),
+        "sentences": [together(sentence) for sentence in sentences(group)],
         "tables": {table.name: part for table in tables if (part := table.of(group)).rows},
         "drawings": [_drawing(drawing) for drawing in figures.of_group(group)],
         "cards": [_card(cell, matrices[cell.id], low, high) for cell in cells],

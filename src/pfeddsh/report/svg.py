@@ -1,5 +1,6 @@
 """Matplotlib figures as SVG inside the page: its fonts, and colours that follow light and dark."""
 
+import colorsys
 import io
 import re
 from contextlib import AbstractContextManager
@@ -11,10 +12,31 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 INK, FAINT = "#0a0b0c", "#8a8b8c"  # placeholders, replaced by the page's own
-PALETTE = {  # Okabe and Ito; told apart by colour-blind people, and each line has a marker and a dash of its own too
-    "blue": "#0072b2", "vermilion": "#d55e00", "green": "#009e73", "purple": "#cc79a7", "orange": "#e69f00",
-    "sky": "#56b4e9", "grey": "#777879",
+HUES = {  # in figures, and as the page shows them on light and on dark; most are Okabe and Ito's
+    "blue": ("#0072b2", "#0072b2", "#4da6e0"), "vermilion": ("#d55e00", "#d55e00", "#f0803c"),
+    "green": ("#009e73", "#009e73", "#2fc498"), "purple": ("#cc79a7", "#b8588c", "#dd92bb"),
+    "orange": ("#e69f00", "#c98500", "#eeb33b"), "sky": ("#56b4e9", "#3a9bd4", "#7cc7f2"),
+    "teal": ("#00828f", "#00828f", "#3fc0cc"), "grey": ("#777879", "#6c7378", "#a0a7ad"),
 }  # fmt: skip
+SHADES = ((0, 1.0), (-22, 0.72), (20, 0.9), (-10, 1.2), (8, 0.6), (30, 1.1))  # degrees and lightness beside a hue's own
+
+
+def shade(code: str, i: int) -> str:
+    """A neighbour of a colour, for methods of one family: each has its own."""
+    red, green, blue = (int(code[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    hue, light, full = colorsys.rgb_to_hls(red, green, blue)
+    turn, factor = SHADES[i]
+    mixed = colorsys.hls_to_rgb((hue + turn / 360) % 1, min(0.85, light * factor), full)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in mixed)
+
+
+def _shades(at: int) -> dict[str, str]:
+    return {
+        f"{name}-{i}" if i else name: shade(codes[at], i) for name, codes in HUES.items() for i in range(len(SHADES))
+    }
+
+
+PALETTE, LIGHT, DARK = map(_shades, range(3))
 STYLE: Any = {
     "svg.fonttype": "none", "font.size": 8.5, "axes.titlesize": 8.5, "axes.titlelocation": "left",
     "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
@@ -34,6 +56,12 @@ class Drawing:
     svg: str
     caption: str
     runs: tuple[str, ...]  # ids of the cells it was made from
+
+
+def variables() -> str:
+    """The palette as the page's style sheet has it."""
+    light, dark = ("".join(f" --{name}: {code};" for name, code in each.items()) for each in (LIGHT, DARK))
+    return f":root {{{light} }}\n@media (prefers-color-scheme: dark) {{ :root {{{dark} }} }}\n"
 
 
 def styled() -> AbstractContextManager[None]:

@@ -16,14 +16,20 @@ TRUSTED = "trusted.yaml"
 
 def trust(home: Path, public: Path) -> None:
     """From now on the site in `home` runs only what this key has signed."""
+    line = read_trusted(public)
+    temporary = home / f".{TRUSTED}.tmp"
+    temporary.write_text(yaml.safe_dump({key_id(line): line.decode()}))
+    os.replace(temporary, home / TRUSTED)
+
+
+def read_trusted(public: Path) -> bytes:
+    """The line of a public key that can be trusted with signing."""
     try:
         line = public.read_bytes().strip()
     except OSError as error:
         raise UserError(f"cannot read {public}: {error.strerror}") from error
     read_signer(line, str(public))
-    temporary = home / f".{TRUSTED}.tmp"
-    temporary.write_text(yaml.safe_dump({key_id(line): line.decode()}))
-    os.replace(temporary, home / TRUSTED)
+    return line
 
 
 def key_id(line: bytes) -> str:

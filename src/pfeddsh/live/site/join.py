@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from pfeddsh.errors import UserError
 from pfeddsh.live.processes import Backoff, Child, environment, flower, free_port
@@ -34,6 +34,23 @@ class SiteConfig(BaseModel):
     insecure: bool = Field(False, description="no TLS, no keys; loopback only")
     health: str | None = Field(None, description="host:port of Flower's gRPC health service; none without")
     allow: tuple[str, ...] = Field((), description="methods and models by reference that this site is willing to run")
+
+    @field_validator("server")
+    @classmethod
+    def _has_port(cls, server: str) -> str:
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ValueError(f"'{server}' is not HOST:PORT, for instance fed.example.org:9443")
+        return server
+
+    def check(self, home: Path, authority: Path | None = None) -> None:
+        """Raise where this could never connect; `authority` is what will become ca.crt."""
+        if self.insecure and not loopback(self.server):
+            raise UserError(f"--insecure is for a coordinator on this machine, not for {self.server}")
+        if authority and not authority.is_file():
+            raise UserError(f"--ca {authority}: no such file")
+        if not self.insecure and not (authority or home / "ca.crt").exists():
+            raise UserError(f"{home / 'ca.crt'} is missing: give the coordinator's tls/ca.crt with --ca, or --insecure")
 
     @staticmethod
     def load(home: Path) -> "SiteConfig":
@@ -78,10 +95,9 @@ def supernode(home: Path, config: SiteConfig) -> list[str]:
         command += ["--trusted-entities", str(home / TRUSTED)]
     if config.insecure:
         return [*command, "--insecure"]
-    authority = home / "ca.crt"
-    if not authority.exists():
-        raise UserError(f"{authority} is missing: copy tls/ca.crt of the coordinator there, or use --insecure")
-    return [*command, "--root-certificates", str(authority), "--auth-supernode-private-key", str(home / "node.key")]
+    config.check(home)  # ca.crt may have gone since
+    authority = str(home / "ca.crt")
+    return [*command, "--root-certificates", authority, "--auth-supernode-private-key", str(home / "node.key")]
 
 
 def join(home: Path, say: Callable[[str], None], worker: Sequence[str] = ()) -> None:
@@ -95,8 +111,7 @@ def supervise(
 ) -> None:
     """Keep a site's worker and node running, until interrupted or enough."""
     config = SiteConfig.load(home)
-    if config.insecure and not loopback(config.server):
-        raise UserError(f"--insecure is for a coordinator on this machine, not for {config.server}")
+    config.check(home)
     if policy.create(home):
         say(f"{home / policy.FILE} says what may leave this site; read it, change it, and join again")
     policy.load(home)
