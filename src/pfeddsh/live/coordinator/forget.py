@@ -19,7 +19,7 @@ def ask(folder: Path, name: str) -> list[str]:
     """Have everything deleted that is of this site alone, and admit it no more; the keys it had."""
     roster = Roster.load(folder / "clients.json")
     keys = {site.key for site in sites(folder) if site.name == name}
-    keys |= {known.key for known in (*roster.clients, *roster.queue.values()) if known.name == name}
+    keys |= {known.key for known in roster.sites() if known.name == name}
     if not keys:
         raise UserError(f"no site '{name}' is known in {folder}; `pfeddsh nodes list` and `pfeddsh status` name them")
     (folder / FOLDER).mkdir(exist_ok=True)

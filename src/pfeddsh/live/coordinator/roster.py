@@ -147,10 +147,13 @@ class Roster:
         self.clients[client].released = True
         self.save()
 
+    def sites(self) -> list[Member | Newcomer]:
+        """Members and those who wait."""
+        return [*self.clients, *self.queue.values()]
+
     def name_of(self, mark: str) -> str | None:
         """What a site that leaves is called, until it is erased."""
-        known = (*self.clients, *self.queue.values())
-        return next((one.name for one in known if one.key and mark_of(one.key) == mark), None)
+        return next((one.name for one in self.sites() if one.key and mark_of(one.key) == mark), None)
 
     def leave(self, mark: str, left: Left) -> None:
         """A site leaves; `mark` is by what it is known from now on."""
