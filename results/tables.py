@@ -26,7 +26,6 @@ from pfeddsh.report.writers import markdown
 PARTS = (
     "standings", "table1", "measures", "ablation", "sensitivity", "losses", "tests", "capacity", "latency", "payload",
 )  # fmt: skip
-KNOWN = ("cifar10, 80+20, seed 0",)  # not all paired until they are made again: a note says so, others fail
 WHOLE = ("results", "technical-report")  # pages that are made of a template
 MARKED = [HERE.parent / "README.md", *(HERE.parent / "docs" / f"{name}.md" for name in (
     "baselines", "deviations", "first-form", "demo", "medical",
@@ -40,7 +39,6 @@ HEADINGS = {
 def all_tables(runs: Runs) -> str:
     """What `pfeddsh report` makes of the runs, in one file."""
     made = {table.name: markdown(table).strip() for table in tables.build(runs.groups)}
-    made["tests"] = "\n".join([made["tests"], *(note for group in runs.groups for note in not_paired(group))])
     parts = [made[name] for name in PARTS if name in made]  # a part without runs is not made
     return "# Tables\n\nAll runs in `results/`, by `python results/tables.py`.\n\n" + "\n\n".join(parts) + "\n"
 
@@ -65,21 +63,12 @@ def main_table(runs: Runs, schedule: str, dataset: str = "cifar10", **protocol: 
         parts = [f"{spread.mean:{forms[i]}}" if (spread := line[i]) else "" for i in shown]
         parts[0] = f"**{parts[0]}**" if cell is best else parts[0]
         text.append(f"| {readable(cell)} | " + " | ".join(parts) + f" | {len(cell.runs)} |")
-    return "\n".join(text + not_paired(group))
+    return "\n".join(text)
 
 
 def shown_in_tables(cell: Cell) -> bool:
     """Of pFedDSH's own forms those that have a name here."""
     return not cell.variant.ablation or cell.variant.method in NAMES
-
-
-def not_paired(group: Group) -> list[str]:
-    """A note under its table: whose clients were not quite the same."""
-    return [
-        f"\nNot paired in tests: {where}. {'; '.join(labels)} had other local-only accuracies than the rest, so PA is "
-        "not measured against quite the same."
-        for where, labels in unpaired(group).items()
-    ]
 
 
 def rendered(runs: Runs, template: str) -> str:
@@ -161,9 +150,9 @@ def documents(runs: Runs) -> dict[Path, str]:
 
 
 def faults(runs: Runs) -> list[str]:
-    """Runs that stand in one table and cannot be paired, unless that is known and noted."""
+    """Runs that stand in one table and cannot be paired."""
     found = [where for group in runs.groups for where in unpaired(group)]
-    return [f"{where}: runs of other clients in one table; make them again" for where in found if where not in KNOWN]
+    return [f"{where}: runs of other clients in one table; make them again" for where in found]
 
 
 def main() -> None:

@@ -178,11 +178,13 @@ def test_two_runs_that_claim_to_be_the_same_are_said(tmp_path):
     assert "disagree" in problems[1]
 
 
-def test_runs_with_other_clients_are_not_paired(tmp_path):
+@pytest.mark.parametrize(("points", "paired"), [(1, False), (0.05, True)])
+def test_runs_with_other_clients_are_not_paired(tmp_path, points, paired):
+    """Clients that differ by what another processor rounds are the same ones."""
     moved = results("fedavg")
-    moved["local"] = [value - 1 for value in moved["local"]]
+    moved["local"] = [value - points for value in moved["local"]]
     for name in ("pa", "pa_mean", "pa_sampled"):
         value = moved[name]
-        moved[name] = [v + 1 for v in value] if isinstance(value, list) else value + 1
+        moved[name] = [v + points for v in value] if isinstance(value, list) else value + points
     _, problems = arranged(tmp_path, results("fedper"), moved)
-    assert any("they are not paired" in problem for problem in problems)
+    assert any("they are not paired" in problem for problem in problems) is not paired
