@@ -17,7 +17,7 @@ from runs import HERE, MEASURES, Runs, rows
 from wording import NAMES, ORACLES, readable
 
 from pfeddsh.report import measures, paper, tables
-from pfeddsh.report.grouping import Cell, Group, unpaired
+from pfeddsh.report.grouping import Cell, unpaired
 from pfeddsh.report.measures import over_seeds
 from pfeddsh.report.paired import against_best, at_the_end
 from pfeddsh.report.table import by, p_value
