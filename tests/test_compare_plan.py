@@ -101,7 +101,7 @@ def test_every_kept_result_is_a_run_of_a_kept_plan():
     planned = {run.name: run.config for plan in PLANS for run in make(read(plan)).runs()}
     for path in kept.glob("*.json"):
         results, config = json.loads(path.read_text()), planned[path.stem]
-        told = {"options": results["options"], **results["protocol"]}  # keys that came later are at their defaults
+        told = {"options": results["options"], "device": config.device, **results["protocol"]}  # later keys: defaults
         assert build({**config.model_dump(include={"dataset", "method", "schedule", "seed"}), **told}) == config, path
 
 
@@ -154,8 +154,9 @@ def test_every_setting_of_every_method_counts_after_step_1():
     """A setting that is left out of `first_rounds` must still be in the key of what comes later."""
     for name in METHODS:
         config = tiny(name)
-        for option in config.options:
-            changed = config.model_copy(update={"options": {**config.options, option: "changed"}})
+        for option, value in config.options.items():
+            other = "changed" if option != "protection" else "none" if value != "none" else "snapshot"
+            changed = config.model_copy(update={"options": {**config.options, option: other}})
             before, after = stops(config, "data"), stops(changed, "data")
             assert before[1].key != after[1].key, (name, option)
 

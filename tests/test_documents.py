@@ -195,9 +195,11 @@ def small_comparison(words: list[str]) -> list[str]:
         return [*words, *(["--dry-run"] if "--dry-run" not in words else [])]
     if words[1:] == ["--out", "runs/table1"]:
         return ["compare", "--out", "runs/first"]  # the one that was made
-    changed = {"--seeds": "0", "--schedules": "4+2", "--dataset": "digits"}
+    changed = (
+        {"--seeds": "0"} if "sites.npz" in words else {"--seeds": "0", "--schedules": "4+2", "--dataset": "digits"}
+    )
     for option, value in changed.items():
-        if option in words and words[words.index(option) + 1] != "sites.npz":
+        if option in words:
             words[words.index(option) + 1] = value
     words += [] if "--schedules" in words else ["--schedules", "4+2"]
     return [*words, "--set", "rounds_first=1", "--set", "rounds_later=1"]

@@ -30,6 +30,7 @@ REFUSED = {
     "pfeddsh-hyper-gate": "channels",
     "pfeddsh-paper": "channels",
     "pfeddsh-paper-gate": "channels",
+    "pfeddsh-paper-gate-replay": "channels",
 }
 
 

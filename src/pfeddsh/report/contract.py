@@ -60,6 +60,7 @@ class Results(BaseModel):
     payload_kib: Payload
     seconds: Seconds
     capacity: list[dict[str, dict[str, int]] | None]
+    evaluated: dict[str, Any] | None = None  # where a sample of existing clients stands for all
     options: dict[str, Any] = {}
     protocol: dict[str, str | int | float | None] | None = None
     environment: dict[str, Any] = {}
@@ -82,6 +83,8 @@ class Results(BaseModel):
             if len(row) != self.clients or any(a is not None and not 0 <= a <= 100 for a in row):
                 raise ValueError("accuracies are not one number from 0 to 100 per client")
         derived: dict[str, object] = summary(self.acc, self.batch, self.local)
+        if self.evaluated is not None:
+            derived["acc_end_mean"] = self.evaluated["acc_everyone"][-1]
         if self.visits is not None:
             if len(self.visits) != self.clients:
                 raise ValueError("visits is not one number per client")

@@ -112,7 +112,7 @@ def _label(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> list[
             left = px + away - (0 if dx > 0 else wide if dx < 0 else wide / 2)
             box = (left, py + up - LINE / 2, left + wide, py + up + LINE / 2)
             outside = max(0, -box[0]) + max(0, box[2] - AXES[0]) + max(0, -box[1]) + max(0, box[3] - AXES[1])
-            covered = sum(_overlap(box, other) for other in (*marks, *boxes))
+            covered = sum(_overlap(box, mark) for mark in marks) + 10 * sum(_overlap(box, other) for other in boxes)
             tie = [(px + part * away, py + part * up) for part in (0.3, 0.5, 0.7, 0.9)]
             covered += sum(_overlap((x - 2, y - 2, x + 2, y + 2), other) for x, y in tie for other in boxes)
             places.append((covered + 10 * outside + 4 * (ring - 1), len(places), away, up, box))

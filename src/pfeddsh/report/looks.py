@@ -16,8 +16,21 @@ FAMILIES = {  # as the paper groups them: neighbouring colours in a family, each
     "purple": ("fedweit", "fedclass", "hr", "fedclass-local-head", "hr-local-head"),
     "grey": ("joint", "local", "central", "local-prior"),
     "blue": ("pfeddsh", "pfeddsh-asked", "pfeddsh-unguarded", "pfeddsh-common", "pfeddsh-replay"),
-    "sky": ("pfeddsh-hyper", "pfeddsh-hyper-gate", "pfeddsh-hyper-snapshot", "pfeddsh-hyper-unprotected"),
-    "teal": ("pfeddsh-paper", "pfeddsh-paper-gate", "pfeddsh-paper-projection", "pfeddsh-paper-neither"),
+    "sky": (
+        "pfeddsh-hyper",
+        "pfeddsh-hyper-gate",
+        "pfeddsh-hyper-snapshot",
+        "pfeddsh-hyper-unprotected",
+        "pfeddsh-paper-projection-replay",
+    ),
+    "teal": (
+        "pfeddsh-paper",
+        "pfeddsh-paper-gate",
+        "pfeddsh-paper-projection",
+        "pfeddsh-paper-neither",
+        "pfeddsh-paper-unmasked",
+        "pfeddsh-paper-gate-replay",
+    ),
 }
 DASHES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v")
