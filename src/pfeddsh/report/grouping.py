@@ -1,5 +1,6 @@
 """Put runs in order: what may stand beside what, which seeds belong together, what differs only in a setting."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -242,5 +243,6 @@ def comparable(one: Run, other: Run) -> bool:
     a, b = one.results, other.results
     if a.batch != b.batch:
         return False
-    apart = [abs(x - y) for x, y in zip(a.local, b.local, strict=True)]
-    return sum(apart) <= ROUNDING * len(apart)
+    differ = [(x, y) for x, y in zip(a.local, b.local, strict=True) if x != y]
+    apart = sum(math.inf if x is None or y is None else abs(x - y) for x, y in differ)
+    return apart <= ROUNDING * len(a.local)
