@@ -188,3 +188,16 @@ def test_runs_with_other_clients_are_not_paired(tmp_path, points, paired):
         moved[name] = [v + points for v in value] if isinstance(value, list) else value + points
     _, problems = arranged(tmp_path, results("fedper"), moved)
     assert any("they are not paired" in problem for problem in problems) is not paired
+
+
+def test_of_a_run_that_looked_at_a_sample_everyone_is_what_it_estimated(tmp_path):
+    sampled = results("fedper") | {"acc_end_mean": 61.5, "evaluated": {"acc_everyone": [50.0, 61.5]}}
+    groups, problems = arranged(tmp_path, sampled)
+    assert len(groups[0].cells[0].runs) == 1 and problems == []
+
+
+@pytest.mark.parametrize("evaluated", [{}, {"acc_everyone": []}, {"acc_everyone": "all"}, {"acc_everyone": [50.0]}])
+def test_an_estimate_that_is_none_is_refused(tmp_path, evaluated):
+    write(tmp_path / "run", results("fedper") | {"acc_end_mean": 61.5, "evaluated": evaluated})
+    with pytest.raises(UserError, match="evaluated|acc_end_mean"):
+        gather([tmp_path])

@@ -21,6 +21,12 @@ class Payload(BaseModel):
     once_up: float | None = None
 
 
+class Evaluated(BaseModel):
+    """Where a sample of existing clients stands for all: everyone's accuracy, estimated after each step."""
+
+    acc_everyone: Row = Field(min_length=1)
+
+
 class Seconds(BaseModel):
     """Wall time of a round, the server's share of it, and of each step's replay."""
 
@@ -60,7 +66,7 @@ class Results(BaseModel):
     payload_kib: Payload
     seconds: Seconds
     capacity: list[dict[str, dict[str, int]] | None]
-    evaluated: dict[str, Any] | None = None  # where a sample of existing clients stands for all
+    evaluated: Evaluated | None = None
     options: dict[str, Any] = {}
     protocol: dict[str, str | int | float | None] | None = None
     environment: dict[str, Any] = {}
@@ -84,7 +90,7 @@ class Results(BaseModel):
                 raise ValueError("accuracies are not one number from 0 to 100 per client")
         derived: dict[str, object] = summary(self.acc, self.batch, self.local)
         if self.evaluated is not None:
-            derived["acc_end_mean"] = self.evaluated["acc_everyone"][-1]
+            derived["acc_end_mean"] = self.evaluated.acc_everyone[-1]
         if self.visits is not None:
             if len(self.visits) != self.clients:
                 raise ValueError("visits is not one number per client")
