@@ -199,5 +199,5 @@ def test_of_a_run_that_looked_at_a_sample_everyone_is_what_it_estimated(tmp_path
 @pytest.mark.parametrize("evaluated", [{}, {"acc_everyone": []}, {"acc_everyone": "all"}, {"acc_everyone": [50.0]}])
 def test_an_estimate_that_is_none_is_refused(tmp_path, evaluated):
     write(tmp_path / "run", results("fedper") | {"acc_end_mean": 61.5, "evaluated": evaluated})
-    with pytest.raises(UserError, match="evaluated|acc_end_mean"):
+    with pytest.raises(UserError, match=r"evaluated|acc_end_mean"):
         gather([tmp_path])
