@@ -34,16 +34,16 @@ class EventLog:
                 if moment < restored:
                     kept.append(line + "\n")
         write_text(path, "".join(kept))
-        self._file = path.open("a")
+        self._path = path
 
     def event(self, kind: str, facts: dict[str, Any]) -> None:
         if kind == "controls":  # a forecast, and no fact of the run
             return
         try:
-            self._file.write(json.dumps({"event": kind, **facts}) + "\n")
-            self._file.flush()
+            with self._path.open("a") as file:  # never left open, however the run ends
+                file.write(json.dumps({"event": kind, **facts}) + "\n")
         except OSError as error:
-            raise UserError(f"cannot write {self._file.name}: {error.strerror or error}; free some space") from error
+            raise UserError(f"cannot write {self._path}: {error.strerror or error}; free some space") from error
 
 
 class Divergence:
