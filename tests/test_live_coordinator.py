@@ -177,7 +177,7 @@ def test_a_round_with_too_few_answers_is_repeated_and_costs_no_second_training(t
 
 
 def test_a_killed_coordinator_continues_to_the_same_bits(tmp_path, paths):
-    config = federation(tmp_path / "server", options={"ask": True})
+    config = federation(tmp_path / "server")
     network = crowd(tmp_path, paths, range(3))
     two_batches(network, tmp_path, paths)
     plain = network.fault

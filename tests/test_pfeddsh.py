@@ -169,25 +169,33 @@ class TestShare:
         state = watch(tiny("pfeddsh", options={"share": 1.0}), tmp_path).state
         assert torch.equal(state["trained/3"], state["common/3"])
 
-    def test_by_default_it_is_the_number_of_newcomers_for_each_existing_client(self, watched):
-        state = watched().state
+    def test_unasked_it_is_the_number_of_newcomers_for_each_existing_client(self, watched):
+        state = watched(options={"ask": False}).state
         expected = state["common/2"] + 0.25 * (state["trained/3"] - state["common/2"])  # 2 beside 8
         assert torch.allclose(state["common/3"], expected, atol=1e-7)
 
-    def test_asked_it_is_what_most_existing_clients_find_best(self, monkeypatch, tmp_path):
+    @pytest.mark.parametrize(("said", "taken"), [(0.5, 0.5), (0.0, 0.25)])
+    def test_by_default_it_is_what_most_existing_clients_find_best_and_never_less(
+        self, monkeypatch, tmp_path, said, taken
+    ):
         answers = []
 
         def judge(self, message, data, memory, visit):
             assert memory.tensors, "it has been there before"
             answers.append((visit.step, visit.client))
-            return Message(facts={"share": 0.5 if len(answers) % 3 else 1.0}), memory
+            return Message(facts={"share": said if len(answers) % 3 else 1.0}), memory
 
         monkeypatch.setattr(PFedDSH, "judge", judge)
-        federation = watch(tiny("pfeddsh-asked"), tmp_path)
+        federation = watch(tiny("pfeddsh"), tmp_path)
         asked = [client for step, client in answers if step == 3]
         assert sorted(asked) == sorted(federation.plan.onboarded(2))
         state = federation.state
-        assert torch.equal(state["common/3"], common.blend(state["common/2"], state["trained/3"], 0.5))
+        assert torch.equal(state["common/3"], common.blend(state["common/2"], state["trained/3"], taken))
+
+    def test_nobody_is_asked_where_as_many_come_as_there_are(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(PFedDSH, "judge", lambda *_: pytest.fail("there is nothing to choose"))
+        state = watch(tiny("pfeddsh", schedule="3+3"), tmp_path).state
+        assert torch.equal(state["trained/2"], state["common/2"])
 
     @pytest.mark.parametrize("better", [0.0, 0.5, 1.0])
     def test_a_client_finds_best_what_predicts_best(self, watched, better):
@@ -198,12 +206,15 @@ class TestShare:
         good = federation.state["common/1"]
         ends = {"before": good - better * noise, "trained": good + (1 - better) * noise}
         visit = federation.bench.visit(2, 0, client)
-        answer, memory = method.judge(Message(ends), federation.bench.shard(client), federation.memories[client], visit)
+        answer, memory = method.judge(Message(ends, {"least": 0.0}), federation.bench.shard(client), federation.memories[client], visit)
         assert answer.facts == {"share": better}
         assert memory is federation.memories[client]
 
     def test_a_client_that_answers_falsely_does_not_decide(self):
-        assert common.agreed([0.125] * 4 + [1.0] * 3) == 0.125
+        assert common.agreed([0.125] * 4 + [1.0] * 3, least=0.0625) == 0.125
+
+    def test_one_or_two_do_not_decide_for_all(self):
+        assert common.agreed([1.0, 1.0], least=0.0625) == common.agreed([], least=0.0625) == 0.0625
 
 
 @pytest.mark.parametrize(("share", "version"), [(0.0, "common/3"), (1.0, "trained/3")])
@@ -281,7 +292,7 @@ def test_payload_is_the_model_down_and_its_change_up(reference):
 
 class TestReplay:
     def test_it_changes_the_dense_layers_of_the_offered_version_only(self, tmp_path):
-        options = {"replay": "common"}
+        options = {"replay": "common", "ask": False}
         federation = watch(tiny("pfeddsh", options=options), tmp_path)
         state, method = federation.state, federation.method
         plain = common.blend(state["common/2"], state["trained/3"], 0.25)

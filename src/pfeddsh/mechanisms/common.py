@@ -13,7 +13,8 @@ from torch import Tensor
 
 from pfeddsh.models.base import Model
 
-SHARES = (0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)  # how far a version may follow its step
+SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)  # how far a version may follow its step, beside what the count gives
+VOTERS = 3  # fewer clients do not speak for all
 
 
 def mean(model: Model, deltas: Tensor, samples: Tensor, histograms: Tensor | None) -> Tensor:
@@ -41,10 +42,10 @@ def blend(before: Tensor, trained: Tensor, share: float) -> Tensor:
 
 
 def share(newcomers: int, existing: int) -> float:
-    """How much of a step existing clients are offered if none can be asked: newcomers for each of them, at most all.
+    """How much of a step existing clients are offered at least: newcomers for each of them, at most all.
 
-    Five newcomers beside eighty have seen too little to speak for everyone; once as many have come as there were, they
-    know the common task better than the version before them (results/trials.csv).
+    Five newcomers beside eighty have often seen too little to speak for everyone; once as many have come as there were,
+    they know the common task better than the version before them (results/trials.csv).
 
     >>> share(5, 80), share(80, 20)
     (0.0625, 1.0)
@@ -52,12 +53,21 @@ def share(newcomers: int, existing: int) -> float:
     return min(1.0, newcomers / max(1, existing))
 
 
-def agreed(shares: Sequence[float]) -> float:
+def candidates(least: float) -> list[float]:
+    """What a client chooses from when it is asked how far its version should follow a step.
+
+    >>> candidates(0.25)
+    [0.25, 0.5, 0.75, 1.0]
+    """
+    return [least, *(share for share in SHARES if share > least)]
+
+
+def agreed(shares: Sequence[float], least: float) -> float:
     """How much of a step they are offered by what some of them found best for themselves: the median, the lower of two.
 
     Most label-skewed clients are hurt by more than that, and a few who answer falsely cannot move it far.
 
-    >>> agreed([0.0, 0.125, 0.25, 1.0])
-    0.125
+    >>> agreed([0.0625, 0.125, 0.25, 1.0], least=0.0625), agreed([1.0, 1.0], least=0.0625)
+    (0.125, 0.0625)
     """
-    return statistics.median_low(shares)
+    return max(least, statistics.median_low(shares)) if len(shares) >= VOTERS else least

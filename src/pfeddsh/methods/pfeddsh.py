@@ -45,7 +45,7 @@ class AroundCommon(Normalised, PriorAware):
         ge=0,
         le=1,
         description="of what a later step changes in the common model, how much existing clients are offered; none: "
-        "newcomers per existing client, the whole at most, or, with `ask`, what some of them find best",
+        "newcomers per existing client, the whole at most; more where some of them find it better (`ask`)",
     )
     newcomer_share: float = Field(
         0.5, ge=0, le=1, description="the same for the step's newcomers: how far beyond that version theirs is"
@@ -69,7 +69,7 @@ class Settings(AroundCommon):
     rate: float = Field(0.1, ge=0, description="of the deviation: the part of a visit's change that a client keeps")
     fade: float = Field(0.3, ge=0, le=1, description="how much of its deviation a client forgets at each visit")
     ask: bool = Field(
-        False, description="let some existing clients say, by a forward pass, how far their version follows a step"
+        True, description="let some existing clients say, by a forward pass, how much further their version follows a step"
     )
 
 
@@ -143,11 +143,11 @@ class PFedDSH(Method):
 
     def question(self, state: State, reports: dict[int, Message]) -> Message | None:
         """The last version and what this step made of it: how far along the way between them are clients best off?"""
-        step = state.facts["step"]
-        asks = isinstance(self.settings, Settings) and self.settings.ask and self.settings.share is None
-        if step == 1 or not asks:
+        step, least = state.facts["step"], self.least(state)
+        asks = isinstance(self.settings, Settings) and self.settings.ask
+        if step == 1 or not asks or least == 1 or self.settings.share is not None:
             return None
-        message = Message({"before": state[f"common/{step - 1}"], "trained": state["common"]})
+        message = Message({"before": state[f"common/{step - 1}"], "trained": state["common"]}, {"least": least})
         if "statistics" in state:
             message.tensors["statistics"] = state["statistics"]
             seen = self.pool(reports)
@@ -155,17 +155,21 @@ class PFedDSH(Method):
         return message
 
     def decide(self, state: State, answers: dict[int, Message]) -> dict[str, Any]:
-        if not answers:
-            return {}
-        state.facts["agreed"] = common.agreed([float(answer.facts["share"]) for answer in answers.values()])
+        shares = [float(answer.facts["share"]) for answer in answers.values()]
+        state.facts["agreed"] = common.agreed(shares, self.least(state))
         return {"share": state.facts["agreed"], "asked": len(answers)}
+
+    def least(self, state: State) -> float:
+        """How far a version follows the step under way whatever anybody says."""
+        newcomers = len(state.facts["newcomers"])
+        return common.share(newcomers, state.facts["clients"] - newcomers)
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
         """The step's version is a blend of old and new; that of newcomers lies nearer to what they trained."""
-        step, newcomers = state.facts["step"], len(state.facts["newcomers"])
-        share, agreed = self.settings.share, state.facts.pop("agreed", None)
+        step, agreed = state.facts["step"], state.facts.pop("agreed", None)
+        share = self.settings.share
         if share is None:
-            share = common.share(newcomers, state.facts["clients"] - newcomers) if agreed is None else agreed
+            share = self.least(state) if agreed is None else agreed
         trained = state["common"]
         version = trained.clone() if step == 1 else common.blend(state[f"common/{step - 1}"], trained, share)
         state[f"trained/{step}"], state[f"common/{step}"] = trained, version
@@ -248,14 +252,14 @@ class PFedDSH(Method):
     def judge(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """How far between two versions the client is best off, by the same evidence as an offer."""
         images, labels = guard.judged_by(data.train, data.held_out, visit.evidence)
-        losses = []
-        for share in common.SHARES:
+        shares, losses = common.candidates(float(message.facts["least"])), []
+        for share in shares:
             between = {"theta": common.blend(message["before"], message["trained"], share)}
             if "statistics" in message:
                 between["statistics"] = common.blend(message["statistics"], message["seen"], share)
             served = self.followed(Message(between), data, memory, anew=True)
             losses.append(float(F.cross_entropy(self.logits(served, images, message), labels)))
-        return Message(facts={"share": common.SHARES[losses.index(min(losses))]}), memory
+        return Message(facts={"share": shares[losses.index(min(losses))]}), memory
 
     def deviated(self, memory: Memory, delta: Tensor) -> Memory:
         """What the client keeps of a visit, whatever becomes of its upload."""

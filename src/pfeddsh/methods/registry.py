@@ -115,8 +115,8 @@ METHODS: dict[str, Entry] = {
     "pfeddsh": Entry(PFedDSH, "a common model with versions, deviations kept by clients, guard", existing="guard"),
     "pfeddsh-unguarded": Entry(PFedDSH, "ablation: everyone takes every version"),
     "pfeddsh-common": Entry(PFedDSH, "ablation: the common model alone, no deviations", {"rate": 0}, existing="guard"),
-    "pfeddsh-asked": Entry(
-        PFedDSH, "existing clients say how far their version follows a step", {"ask": True}, existing="guard"
+    "pfeddsh-counted": Entry(
+        PFedDSH, "ablation: versions follow a step by the number of newcomers alone", {"ask": False}, existing="guard"
     ),
     "pfeddsh-replay": Entry(
         PFedDSH, "with data-free replay of the common model", {"replay": "common"}, existing="guard"
