@@ -9,7 +9,7 @@ parts=(
     table1 controls rivals guard more-controls variants seeds dirichlet datasets datasets-seeds # the tables
     ablation investigations frozen replay # which part does what
     regret ceilings recipes trials        # the guard's offers, pooled images, the originals' recipes, rivals' settings
-    growth resnet8-small resnet8 pneumonia asked asked-datasets prior statistics fedselect round-robin demo sensitivity
+    growth resnet8-small resnet8 pneumonia counted counted-datasets guard-datasets prior statistics fedselect round-robin demo sensitivity
     latency   # wants a quiet machine
     documents # figures and texts, from whatever is there
 )

@@ -11,13 +11,13 @@ NAMES = {
     "fedavg-finetune": "FedAvg + fine-tuning", "fedavg-prior": "FedAvg + prior",
     "fedavg-prior-finetune": "FedAvg + prior + fine-tuning", "fedper-prior": "FedPer + prior",
     "fedrep-prior": "FedRep + prior", "ditto": "Ditto", "ditto-prior": "Ditto + prior", "pfeddsh": "pFedDSH",
-    "pfeddsh-asked": "pFedDSH, asked", "pfeddsh-replay": "pFedDSH, replay",
+    "pfeddsh-counted": "pFedDSH, nobody asked", "pfeddsh-replay": "pFedDSH, replay",
     "local": "local-only training, the control", "local-prior": "local-only training + prior",
     "central": "one model on pooled data, the ceiling", "joint": "pFedDSH, everyone retrains, an oracle",
 }  # fmt: skip
 SETTINGS = {
     "existing=guard": "guard", "existing=keep": "own model kept", "later=frozen": "frozen after step 1",
-    "later=frozen-head": "frozen but for heads", "ask=true": "asked", "statistics=fresh": "fresh statistics",
+    "later=frozen-head": "frozen but for heads", "statistics=fresh": "fresh statistics",
     "prior=false": "no prior", "replay_first=true": "replay after step 1", "every=1": "every visit",
 }  # fmt: skip
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet", "sites": "PneumoniaMNIST"}

@@ -206,7 +206,9 @@ class TestShare:
         good = federation.state["common/1"]
         ends = {"before": good - better * noise, "trained": good + (1 - better) * noise}
         visit = federation.bench.visit(2, 0, client)
-        answer, memory = method.judge(Message(ends, {"least": 0.0}), federation.bench.shard(client), federation.memories[client], visit)
+        answer, memory = method.judge(
+            Message(ends, {"least": 0.0}), federation.bench.shard(client), federation.memories[client], visit
+        )
         assert answer.facts == {"share": better}
         assert memory is federation.memories[client]
 

@@ -69,7 +69,8 @@ class Settings(AroundCommon):
     rate: float = Field(0.1, ge=0, description="of the deviation: the part of a visit's change that a client keeps")
     fade: float = Field(0.3, ge=0, le=1, description="how much of its deviation a client forgets at each visit")
     ask: bool = Field(
-        True, description="let some existing clients say, by a forward pass, how much further their version follows a step"
+        True,
+        description="let some existing clients say, by a forward pass, how much further a version follows a step",
     )
 
 

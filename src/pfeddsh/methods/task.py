@@ -74,8 +74,11 @@ class Visit:
     @contextmanager
     def seeded(self) -> Iterator[None]:
         """Whatever draws from PyTorch's own generator in here, as dropout does, draws the same wherever it is run."""
+        seed = derive(self.seed, self.step, self.round, self.client, "torch")
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(self.seed, self.step, self.round, self.client, "torch"))
+            torch.default_generator.manual_seed(seed)
+            if torch.cuda.is_initialized():  # torch.manual_seed would note every seed for devices that are never used
+                torch.cuda.manual_seed_all(seed)
             yield
 
     def batches(self, count: int, purpose: str = "batches") -> list[Tensor]:
