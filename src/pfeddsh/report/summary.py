@@ -41,7 +41,7 @@ def _alone(cell: Cell) -> str:
 
 
 def headline(group: Group) -> str:
-    """The result of a group in one sentence, without tests."""
+    """The result of a group in one sentence."""
     ranked = ranking(group.contest, measures.everyone_at_the_end)
     if not ranked:
         return "No accuracies."
@@ -55,7 +55,9 @@ def headline(group: Group) -> str:
     second = best_other(best, group.contest, measures.everyone_at_the_end) or others[0][0]
     shared = shared_seeds(best, second)
     own, other = (over_seeds(cell, measures.everyone_at_the_end, shared) or own for cell in (best, second))
-    next_ = f"next {second.label}, {other.mean:.1f} %"
+    found = against_best(group.contest, measures.everyone_at_the_end, paired.at_the_end).get(best.id)
+    chance = " (may be chance)" if found is not None and found.beyond_chance == "no" else ""
+    next_ = f"next {second.label}, {other.mean:.1f} %{chance}"
     return f"{best.label} is best for everyone at the end: {own.mean:.1f} %, {next_}{harm}."
 
 
