@@ -69,10 +69,12 @@ def stalled(phase: str, moved: Moved | None, minutes: float, now: datetime.datet
 
 def duration(seconds: float) -> str:
     """
-    >>> duration(42), duration(125), duration(7320)
-    ('42 s', '2 min', '2 h 2 min')
+    >>> duration(42), duration(125), duration(7320), duration(200_000)
+    ('42 s', '2 min', '2 h 2 min', '2 days')
     """
     minutes = round(seconds / 60)
     if seconds < 90:
         return f"{seconds:.0f} s"
+    if minutes >= 2 * 24 * 60:
+        return f"{minutes // (24 * 60)} days"
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
