@@ -1,12 +1,16 @@
 """Plans: what is compared, which states runs have in common, and what is wrong with a plan that cannot be made."""
 
+import io
 import json
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import tiny
+from fabricate import results, write
+from rich.console import Console
 
+from pfeddsh.compare import summary
 from pfeddsh.compare.keys import code, stops
 from pfeddsh.compare.plan import make
 from pfeddsh.configure import build
@@ -172,3 +176,16 @@ def test_the_code_is_part_of_the_key(monkeypatch):
     monkeypatch.setattr(sys.modules[stops.__module__], "code", lambda: "edited")
     assert shared(before, keys()) == 0
     assert code() == code()
+
+
+def test_a_narrow_terminal_shows_every_number_whole(tmp_path):
+    lists = {"datasets": ["cifar100", "tiny-imagenet"], "methods": ["fedavg-prior-finetune", "pfeddsh-counted"]}
+    runs = make({**lists, "schedules": ["8+2x3"]}).runs()
+    for run in runs:
+        config = run.config
+        found = results(config.method, config.schedule, dataset=config.dataset) | {"pa_zero_shot": [None, 3.25, -12.5]}
+        write(tmp_path / run.name, found)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(summary.table(runs, tmp_path))
+    text = console.export_text()
+    assert "…" not in text and text.count("-12.50") == len(runs)

@@ -55,7 +55,7 @@ def table(runs: Sequence[PlannedRun], out: Path) -> Table:
     rows = [(*where, *who) for where, section in found.items() for who in section]
     said = [i for i in range(4) if i in (1, 2) or len({names[i] for names in rows}) > 1]  # a terminal's width is dear
     for i in said:
-        view.add_column(("\ndataset", "\nschedule", "\nmethod", "\nvariant")[i], no_wrap=True)
+        view.add_column(("\ndataset", "\nschedule", "\nmethod", "\nvariant")[i], overflow="fold")
     every = [one for section in found.values() for several in section.values() for one in several]
     shown = {
         name: (form, get)
@@ -63,7 +63,7 @@ def table(runs: Sequence[PlannedRun], out: Path) -> Table:
         if name != ZERO_SHOT or any(get(one) is not None for one in every)
     }
     for name in shown:
-        view.add_column(name, justify="right")
+        view.add_column(name, justify="right", no_wrap=True)  # where the terminal is narrow, names give way
     for where, section in found.items():
         view.add_section()
         for who, several in sorted(section.items(), key=lambda each: -_end(each[1])):
