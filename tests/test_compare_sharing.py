@@ -25,7 +25,7 @@ from pfeddsh.storage import controls
 from pfeddsh.storage.files import read_record
 
 PLENTY = 10**9
-SET = {key: value for key, value in TINY.items() if key != "schedule"} | {"rounds_first": 3, "rounds_later": 2}
+SET = {key: value for key, value in TINY.items() if key != "schedule"}
 SMALL = {"hidden": 8}
 
 
@@ -47,7 +47,7 @@ def test_shared_runs_are_those_that_were_made_alone(tmp_path, reference):
     """Controls of both schedules are known from the start: none of one may slip into the other with a state."""
     found = conduct(tmp_path / "out", ["fedper"], ["6+2x2", "6+4"])
     for schedule in ("6+2x2", "6+4"):
-        alone = reference("fedper", schedule=schedule, rounds_first=3, rounds_later=2)
+        alone = reference("fedper", schedule=schedule)
         name = f"digits-fedper-{schedule}-seed0"
         assert comparable(found[name]) == comparable(alone.results)
         assert events(tmp_path / "out" / name) == events(alone.out)
@@ -59,7 +59,7 @@ def test_an_ablation_that_takes_over_step_1_ends_as_if_it_had_not(tmp_path, refe
     methods = ["pfeddsh-hyper", "pfeddsh-hyper-snapshot", "pfeddsh-hyper-unprotected"]
     found = conduct(tmp_path / "out", methods, ["4+2"], **SMALL)
     for method in methods:
-        alone = reference(method, schedule="4+2", rounds_first=3, rounds_later=2, options=SMALL)
+        alone = reference(method, schedule="4+2", options=SMALL)
         assert comparable(found[f"digits-{method}-4+2-seed0"]) == comparable(alone.results), method
     assert [read_times(tmp_path / "out" / name)["adopted"] for name in found] == [0, 1, 1]
 
@@ -81,7 +81,7 @@ def test_methods_with_the_same_key_have_the_same_state_after_the_rounds_of_step_
     groups = {}
     for name, entry in METHODS.items():
         hidden = {"hidden": 8} if "hidden" in entry.method.Settings.model_fields else {}
-        config = tiny(name, schedule="4", rounds_first=2, options=hidden)
+        config = tiny(name, schedule="10", rounds_first=2, sample_fraction=0.2, options=hidden)
         key = stops(config, Workbench(config).dataset.fingerprint)[0].key
         groups.setdefault(key, []).append((name, config))
     together = [[name for name, _ in group] for group in groups.values() if len(group) > 1]
@@ -111,7 +111,7 @@ def test_a_damaged_state_is_said_removed_and_computed_again(tmp_path, reference)
         path.write_bytes(path.read_bytes()[:-50])
     with pytest.warns(UserWarning, match=r"cached step state: .* computing it again"):
         found = conduct(tmp_path / "two", ["fedavg"], ["6+4"])
-    alone = reference("fedavg", schedule="6+4", rounds_first=3, rounds_later=2)
+    alone = reference("fedavg", schedule="6+4")
     assert comparable(found["digits-fedavg-6+4-seed0"]) == comparable(alone.results)
     assert states(tmp_path), "and kept again"
     for path in states(tmp_path):

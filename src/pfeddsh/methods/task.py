@@ -75,7 +75,11 @@ class Visit:
     def seeded(self) -> Iterator[None]:
         """Whatever draws from PyTorch's own generator in here, as dropout does, draws the same wherever it is run."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(self.seed, self.step, self.round, self.client, "torch"))
+            seed = derive(self.seed, self.step, self.round, self.client, "torch")
+            if torch.cuda.is_available():
+                torch.manual_seed(seed)
+            else:  # without a GPU, that would write down where it was called, should one appear
+                torch.default_generator.manual_seed(seed)
             yield
 
     def batches(self, count: int, purpose: str = "batches") -> list[Tensor]:
