@@ -37,7 +37,17 @@ BASIC = ("fedavg", "fedper", "local")
 
 
 # The files that take longest, longest first.
-LONG = ("live_flower", "rivals", "compare", "run", "plugins", "hyperdsh", "pfeddsh", "models_methods", "tracking")
+LONG = (
+    "live_flower",
+    "rivals",
+    "plugins",
+    "models_methods",
+    "pfeddsh",
+    "compare",
+    "controls_existing",
+    "run",
+    "documents",
+)
 
 
 def lacking(reason: str) -> NoReturn:

@@ -140,7 +140,7 @@ class Interrupt:
 
 
 def _npz(folder: Path) -> Path:
-    data, path = blobs((32, 32, 3)), folder / "data.npz"
+    data, path = blobs((12, 12, 3)), folder / "data.npz"
     np.savez(path, x_train=data.x_train, y_train=data.y_train, x_test=data.x_test, y_test=data.y_test)
     return path
 
