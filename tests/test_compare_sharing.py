@@ -26,6 +26,7 @@ from pfeddsh.storage.files import read_record
 
 PLENTY = 10**9
 SET = {key: value for key, value in TINY.items() if key != "schedule"}
+ONE_ROUND = SET | {"rounds_first": 1, "rounds_later": 1}  # where states matter, and not what is in them
 SMALL = {"hidden": 8}
 
 
@@ -34,9 +35,9 @@ def fresh_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("PFEDDSH_CACHE", str(tmp_path / "cache"))
 
 
-def conduct(out, methods, schedules, limit=PLENTY, **options):
+def conduct(out, methods, schedules, limit=PLENTY, settings=SET, **options):
     """All tasks of a plan, one after the other in this process; the runs' names and results."""
-    values = {"methods": methods, "schedules": schedules, "set": {**SET, "options": options}}
+    values = {"methods": methods, "schedules": schedules, "set": {**settings, "options": options}}
     runs = make(values).runs()
     for task in tasks(runs, fingerprints(runs), out, open_cache(limit), keep_states=False):
         process.run(task.job)
@@ -124,14 +125,14 @@ def test_a_cache_that_cannot_be_written_is_a_missed_saving_and_is_said(tmp_path,
 
     monkeypatch.setattr(cache, "link", full)
     with pytest.warns(UserWarning, match="state not shared.*No space left"):
-        found = conduct(tmp_path / "out", ["fedavg"], ["4+2", "4+1+1"])
+        found = conduct(tmp_path / "out", ["fedavg"], ["4+2", "4+1+1"], settings=ONE_ROUND)
     assert len(found) == 2
     assert not states(tmp_path)
     assert [read_times(tmp_path / "out" / name)["adopted"] for name in found] == [0, 0]
 
 
 def test_the_least_recently_used_states_go_first(tmp_path):
-    conduct(tmp_path / "out", ["fedavg", "fedper"], ["4+2", "4+1+1"])
+    conduct(tmp_path / "out", ["fedavg", "fedper"], ["4+2", "4+1+1"], settings=ONE_ROUND)
     cache = open_cache(PLENTY)
     entries = cache.entries()
     assert len(entries) == 4  # the rounds and the end of step 1, twice
@@ -140,15 +141,15 @@ def test_the_least_recently_used_states_go_first(tmp_path):
     assert [entry.key for entry in gone] == [entries[1].key]
     assert cache.has(entries[0].key) and not cache.has(entries[1].key)
     assert len(cache.about()) == 10, "what is known of every stop stays"
-    conduct(tmp_path / "more", ["local"], ["4"], limit=1)
+    conduct(tmp_path / "more", ["local"], ["4"], limit=1, settings=ONE_ROUND)
     assert not cache.entries(), "a run that adds a state makes room for it"
 
 
 def test_the_cache_never_changes_what_runs_hold(tmp_path):
     """States are hard links: taking one away, or writing the next snapshot, must not touch the other side."""
-    conduct(tmp_path / "out", ["fedavg"], ["4+2"])
+    conduct(tmp_path / "out", ["fedavg"], ["4+2"], settings=ONE_ROUND)
     before = {path: path.read_bytes() for path in states(tmp_path)}
-    conduct(tmp_path / "more", ["fedavg"], ["4+2", "4+1+1"])
+    conduct(tmp_path / "more", ["fedavg"], ["4+2", "4+1+1"], settings=ONE_ROUND)
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
