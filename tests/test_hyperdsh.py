@@ -241,9 +241,9 @@ def test_when_the_directions_run_out_a_block_opens_and_earlier_clients_keep_thei
 
 @pytest.fixture(scope="module")
 def gated(tmp_path_factory):
-    """A finished run behind the gate, in its folder."""
+    """A finished run behind the gate, in its folder; all clients of its first step have trained."""
     folder = tmp_path_factory.mktemp("gated") / "run"
-    run(tiny(protection="gate"), folder)
+    run(tiny(protection="gate").model_copy(update={"rounds_first": 4}), folder)
     return folder
 
 
