@@ -65,6 +65,17 @@ def test_an_ablation_that_takes_over_step_1_ends_as_if_it_had_not(tmp_path, refe
     assert [read_times(tmp_path / "out" / name)["adopted"] for name in found] == [0, 1, 1]
 
 
+class Enough(Exception):
+    pass
+
+
+class OnlyRounds(Federation):
+    """The end of the step, with its evaluation and replay, is no part of the state after its rounds."""
+
+    def _close(self, step: int) -> None:
+        raise Enough
+
+
 def trained(config: Config, folder):
     """The state at the end of the rounds of step 1, computed without anyone's help."""
     bench = Workbench(config)
@@ -72,8 +83,8 @@ def trained(config: Config, folder):
     found = stops(config, bench.dataset.fingerprint)
     cache = StepCache(folder / "steps", PLENTY)
     checkpoints = SharedCheckpoints(folder, "run", found, {found[0].key}, cache)
-    with one_thread():
-        Federation(bench, Serial(bench), checkpoints, []).train()
+    with one_thread(), pytest.raises(Enough):
+        OnlyRounds(bench, Serial(bench), checkpoints, []).train()
     return found[0].key, read_record(cache.folder / f"{found[0].key}.safetensors")
 
 
