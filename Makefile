@@ -2,6 +2,8 @@
 VENV := .venv
 PYTHON ?= python3
 RUN := $(VENV)/bin/
+# Empty is as good as not set: with it, every process of Flower's would compile all it imports, for each message.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo federation test coverage package lint docs paper bench peers fuzz clean

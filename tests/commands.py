@@ -34,9 +34,10 @@ class Command:
 
     def wait(self, seconds: float = 600.0) -> int:
         deadline = time.monotonic() + seconds
-        while (code := self.poll()) is None or forker.alive(self.pid):
-            assert time.monotonic() < deadline, f"still running: {self.log.read_text()}"
-            time.sleep(0.005)
+        with self._pipe:
+            while (code := self.poll()) is None or forker.alive(self.pid):
+                assert time.monotonic() < deadline, f"still running: {self.log.read_text()}"
+                time.sleep(0.005)
         return code
 
     def send(self, blow: signal.Signals) -> None:

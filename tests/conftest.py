@@ -4,7 +4,9 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -25,8 +27,8 @@ from pfeddsh.storage.store import Store
 
 TINY: dict[str, Any] = {
     "schedule": "6+2x2",
-    "rounds_first": 6,
-    "rounds_later": 4,
+    "rounds_first": 3,
+    "rounds_later": 2,
     "sample_fraction": 0.4,
     "engine": "serial",
     "workers": 2,
@@ -35,7 +37,17 @@ BASIC = ("fedavg", "fedper", "local")
 
 
 # The files that take longest, longest first.
-LONG = ("live_flower", "rivals", "compare", "run", "plugins", "hyperdsh", "pfeddsh", "models_methods", "tracking")
+LONG = (
+    "live_flower",
+    "rivals",
+    "plugins",
+    "models_methods",
+    "pfeddsh",
+    "compare",
+    "controls_existing",
+    "run",
+    "documents",
+)
 
 
 def lacking(reason: str) -> NoReturn:
@@ -46,7 +58,11 @@ def lacking(reason: str) -> NoReturn:
 
 
 def pytest_configure() -> None:
-    """Test processes share the cores already: threads of each would only wait for those of the others."""
+    """Test processes share the cores already: threads of each would only wait for those of the others.
+
+    And what they start need not compile again what it imports, of which it may do more than anything else.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
     torch.set_num_threads(1)
 
@@ -111,6 +127,14 @@ def assert_same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     for name, tensor in one.items():
         assert tensor.dtype == other[name].dtype
         assert torch.equal(tensor, other[name]), name
+
+
+@contextmanager
+def nothing_to_warn_of() -> Iterator[None]:
+    """Whatever warns in here fails the test; but not what the garbage collector finds of another test meanwhile."""
+    with warnings.catch_warnings(action="error"):
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -172,11 +172,13 @@ def test_snapshots_within_a_step_wait_for_the_interval(tmp_path):
 
 # A run continued from what is left
 
+JOURNAL = {"rounds_later": 4}  # of several rounds after the last snapshot
+
 
 @pytest.fixture
 def unfinished(reference, tmp_path):
     """A copy of a FedPer run that lost its results and everything after the third round of its last step."""
-    out = shutil.copytree(reference("fedper").out, tmp_path / "run")
+    out = shutil.copytree(reference("fedper", **JOURNAL).out, tmp_path / "run")
     for name in ("results.json", "state/snapshot-004-00000.safetensors", "state/round-003-00004.safetensors"):
         (out / name).unlink()
     return out
@@ -191,35 +193,35 @@ def assert_same_end(out, finished):
 def test_snapshot_and_journal_lead_to_the_same_end(unfinished, reference):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        assert_same_end(unfinished, reference("fedper"))
+        assert_same_end(unfinished, reference("fedper", **JOURNAL))
 
 
 @DAMAGE
 def test_a_run_with_a_damaged_last_snapshot_reaches_the_same_end(tmp_path, reference, damage):
-    out = shutil.copytree(reference("fedper").out, tmp_path / "run")
+    out = shutil.copytree(reference("fedper", **JOURNAL).out, tmp_path / "run")
     (out / "results.json").unlink()
     damage(out / "state" / "snapshot-004-00000.safetensors")
     with pytest.warns(UserWarning, match="snapshot-004-00000"):
-        assert_same_end(out, reference("fedper"))
+        assert_same_end(out, reference("fedper", **JOURNAL))
 
 
 @DAMAGE
 def test_a_damaged_round_is_computed_again(unfinished, reference, damage):
     damage(unfinished / "state" / "round-003-00002.safetensors")
     with pytest.warns(UserWarning, match=r"round-003-00002.*computing that round again"):
-        assert_same_end(unfinished, reference("fedper"))
+        assert_same_end(unfinished, reference("fedper", **JOURNAL))
 
 
 def test_a_run_with_no_usable_snapshot_starts_again_and_reaches_the_same_end(unfinished, reference):
     flip_a_bit(unfinished / "state" / "snapshot-003-00000.safetensors")
     with pytest.warns(UserWarning, match="snapshot-003-00000"):
-        assert_same_end(unfinished, reference("fedper"))
+        assert_same_end(unfinished, reference("fedper", **JOURNAL))
 
 
 def test_a_torn_last_line_of_the_event_log_is_dropped(unfinished, reference):
     log = unfinished / "events.jsonl"
     log.write_text(log.read_text()[:-30])
-    assert_same_end(unfinished, reference("fedper"))
+    assert_same_end(unfinished, reference("fedper", **JOURNAL))
 
 
 def test_what_a_killed_process_left_half_written_is_cleared_away(unfinished):
@@ -229,15 +231,15 @@ def test_what_a_killed_process_left_half_written_is_cleared_away(unfinished):
 
 
 def test_snapshots_within_a_step_do_not_change_the_results(reference, tmp_path, monkeypatch):
-    out = shutil.copytree(reference("fedper").out, tmp_path / "run")
+    out = shutil.copytree(reference("fedper", **JOURNAL).out, tmp_path / "run")
     for path in [out / "results.json", out / "events.jsonl", *(out / "state").rglob("*.*")]:
         path.unlink()
     monkeypatch.setattr(Checkpoints, "due", lambda *_: True)
-    assert_same_end(out, reference("fedper"))
+    assert_same_end(out, reference("fedper", **JOURNAL))
 
 
 def test_a_run_that_has_ended_keeps_its_last_state_alone(reference, tmp_path):
-    finished = reference("fedper")
+    finished = reference("fedper", **JOURNAL)
     out = shutil.copytree(finished.out, tmp_path / "run")
     Checkpoints(out / "state").thin()
     assert [path.name for path in (out / "state").glob("*.safetensors")] == ["snapshot-004-00000.safetensors"]

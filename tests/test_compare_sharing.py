@@ -25,7 +25,8 @@ from pfeddsh.storage import controls
 from pfeddsh.storage.files import read_record
 
 PLENTY = 10**9
-SET = {key: value for key, value in TINY.items() if key != "schedule"} | {"rounds_first": 3, "rounds_later": 2}
+SET = {key: value for key, value in TINY.items() if key != "schedule"}
+ONE_ROUND = SET | {"rounds_first": 1, "rounds_later": 1}  # where states matter, and not what is in them
 SMALL = {"hidden": 8}
 
 
@@ -34,9 +35,9 @@ def fresh_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("PFEDDSH_CACHE", str(tmp_path / "cache"))
 
 
-def conduct(out, methods, schedules, limit=PLENTY, **options):
+def conduct(out, methods, schedules, limit=PLENTY, settings=SET, **options):
     """All tasks of a plan, one after the other in this process; the runs' names and results."""
-    values = {"methods": methods, "schedules": schedules, "set": {**SET, "options": options}}
+    values = {"methods": methods, "schedules": schedules, "set": {**settings, "options": options}}
     runs = make(values).runs()
     for task in tasks(runs, fingerprints(runs), out, open_cache(limit), keep_states=False):
         process.run(task.job)
@@ -47,7 +48,7 @@ def test_shared_runs_are_those_that_were_made_alone(tmp_path, reference):
     """Controls of both schedules are known from the start: none of one may slip into the other with a state."""
     found = conduct(tmp_path / "out", ["fedper"], ["6+2x2", "6+4"])
     for schedule in ("6+2x2", "6+4"):
-        alone = reference("fedper", schedule=schedule, rounds_first=3, rounds_later=2)
+        alone = reference("fedper", schedule=schedule)
         name = f"digits-fedper-{schedule}-seed0"
         assert comparable(found[name]) == comparable(alone.results)
         assert events(tmp_path / "out" / name) == events(alone.out)
@@ -59,9 +60,20 @@ def test_an_ablation_that_takes_over_step_1_ends_as_if_it_had_not(tmp_path, refe
     methods = ["pfeddsh-hyper", "pfeddsh-hyper-snapshot", "pfeddsh-hyper-unprotected"]
     found = conduct(tmp_path / "out", methods, ["4+2"], **SMALL)
     for method in methods:
-        alone = reference(method, schedule="4+2", rounds_first=3, rounds_later=2, options=SMALL)
+        alone = reference(method, schedule="4+2", options=SMALL)
         assert comparable(found[f"digits-{method}-4+2-seed0"]) == comparable(alone.results), method
     assert [read_times(tmp_path / "out" / name)["adopted"] for name in found] == [0, 1, 1]
+
+
+class Enough(Exception):
+    pass
+
+
+class OnlyRounds(Federation):
+    """The end of the step, with its evaluation and replay, is no part of the state after its rounds."""
+
+    def _close(self, step: int) -> None:
+        raise Enough
 
 
 def trained(config: Config, folder):
@@ -71,8 +83,8 @@ def trained(config: Config, folder):
     found = stops(config, bench.dataset.fingerprint)
     cache = StepCache(folder / "steps", PLENTY)
     checkpoints = SharedCheckpoints(folder, "run", found, {found[0].key}, cache)
-    with one_thread():
-        Federation(bench, Serial(bench), checkpoints, []).train()
+    with one_thread(), pytest.raises(Enough):
+        OnlyRounds(bench, Serial(bench), checkpoints, []).train()
     return found[0].key, read_record(cache.folder / f"{found[0].key}.safetensors")
 
 
@@ -81,7 +93,7 @@ def test_methods_with_the_same_key_have_the_same_state_after_the_rounds_of_step_
     groups = {}
     for name, entry in METHODS.items():
         hidden = {"hidden": 8} if "hidden" in entry.method.Settings.model_fields else {}
-        config = tiny(name, schedule="4", rounds_first=2, options=hidden)
+        config = tiny(name, schedule="10", rounds_first=2, sample_fraction=0.2, options=hidden)
         key = stops(config, Workbench(config).dataset.fingerprint)[0].key
         groups.setdefault(key, []).append((name, config))
     together = [[name for name, _ in group] for group in groups.values() if len(group) > 1]
@@ -111,7 +123,7 @@ def test_a_damaged_state_is_said_removed_and_computed_again(tmp_path, reference)
         path.write_bytes(path.read_bytes()[:-50])
     with pytest.warns(UserWarning, match=r"cached step state: .* computing it again"):
         found = conduct(tmp_path / "two", ["fedavg"], ["6+4"])
-    alone = reference("fedavg", schedule="6+4", rounds_first=3, rounds_later=2)
+    alone = reference("fedavg", schedule="6+4")
     assert comparable(found["digits-fedavg-6+4-seed0"]) == comparable(alone.results)
     assert states(tmp_path), "and kept again"
     for path in states(tmp_path):
@@ -124,14 +136,14 @@ def test_a_cache_that_cannot_be_written_is_a_missed_saving_and_is_said(tmp_path,
 
     monkeypatch.setattr(cache, "link", full)
     with pytest.warns(UserWarning, match="state not shared.*No space left"):
-        found = conduct(tmp_path / "out", ["fedavg"], ["4+2", "4+1+1"])
+        found = conduct(tmp_path / "out", ["fedavg"], ["4+2", "4+1+1"], settings=ONE_ROUND)
     assert len(found) == 2
     assert not states(tmp_path)
     assert [read_times(tmp_path / "out" / name)["adopted"] for name in found] == [0, 0]
 
 
 def test_the_least_recently_used_states_go_first(tmp_path):
-    conduct(tmp_path / "out", ["fedavg", "fedper"], ["4+2", "4+1+1"])
+    conduct(tmp_path / "out", ["fedavg", "fedper"], ["4+2", "4+1+1"], settings=ONE_ROUND)
     cache = open_cache(PLENTY)
     entries = cache.entries()
     assert len(entries) == 4  # the rounds and the end of step 1, twice
@@ -140,15 +152,15 @@ def test_the_least_recently_used_states_go_first(tmp_path):
     assert [entry.key for entry in gone] == [entries[1].key]
     assert cache.has(entries[0].key) and not cache.has(entries[1].key)
     assert len(cache.about()) == 10, "what is known of every stop stays"
-    conduct(tmp_path / "more", ["local"], ["4"], limit=1)
+    conduct(tmp_path / "more", ["local"], ["4"], limit=1, settings=ONE_ROUND)
     assert not cache.entries(), "a run that adds a state makes room for it"
 
 
 def test_the_cache_never_changes_what_runs_hold(tmp_path):
     """States are hard links: taking one away, or writing the next snapshot, must not touch the other side."""
-    conduct(tmp_path / "out", ["fedavg"], ["4+2"])
+    conduct(tmp_path / "out", ["fedavg"], ["4+2"], settings=ONE_ROUND)
     before = {path: path.read_bytes() for path in states(tmp_path)}
-    conduct(tmp_path / "more", ["fedavg"], ["4+2", "4+1+1"])
+    conduct(tmp_path / "more", ["fedavg"], ["4+2", "4+1+1"], settings=ONE_ROUND)
     assert all(path.read_bytes() == content for path, content in before.items())
 
 

@@ -1,13 +1,12 @@
 """pFedDSH with a hypernetwork, end to end on the embedded digits: protections, the paper's replay, refused cards."""
 
 import json
-import warnings
 from functools import cache
 from itertools import pairwise
 
 import pytest
 import torch
-from conftest import assert_same_bits
+from conftest import assert_same_bits, nothing_to_warn_of
 
 from pfeddsh import Config, run
 from pfeddsh.federation import engines
@@ -20,8 +19,8 @@ from pfeddsh.storage.files import read_record
 TINY = {
     "method": "pfeddsh-paper-projection",
     "schedule": "6+2x2",
-    "rounds_first": 4,
-    "rounds_later": 3,
+    "rounds_first": 2,
+    "rounds_later": 2,
     "sample_fraction": 0.4,
 }
 
@@ -83,7 +82,7 @@ def test_the_bits_also_survive_an_interruption(watched, tmp_path):
 
     class Stop:
         def event(self, kind, facts):
-            if kind == "round" and (facts["step"], facts["round"]) == (2, 2):
+            if kind == "round" and (facts["step"], facts["round"]) == (2, 0):
                 raise Interrupted
 
     first = Watched(config, tmp_path)
@@ -144,7 +143,9 @@ def test_the_papers_replay_fine_tunes_existing_clients_and_no_newcomer(watched):
 
 def test_serial_and_pool_agree_with_the_papers_replay(tmp_path):
     options = {"protection": "gate", "replay": "paper", "inversion": "sensitivity"}
-    results = [run(tiny(engine, **options), tmp_path / engine) for engine in ("serial", "pool")]
+    few = {"schedule": "4+2", "sample_fraction": 0.5}
+    configs = [tiny(engine, **options).model_copy(update=few) for engine in ("serial", "pool")]
+    results = [run(config, tmp_path / config.engine) for config in configs]
     for field in ("acc", "local", "payload_kib"):
         assert results[0][field] == results[1][field], field
 
@@ -221,7 +222,7 @@ def test_embeddings_move_when_their_client_is_sampled_and_only_then(tmp_path):
 
 def test_when_the_directions_run_out_a_block_opens_and_earlier_clients_keep_their_bits(tmp_path):
     """There is no lifetime cap; long-served blocks lie on disk, and a killed run finds them again."""
-    with warnings.catch_warnings(action="error"):
+    with nothing_to_warn_of():
         federation = watch(tiny(hidden=5), tmp_path)
     state, served, first = federation.state, federation.served, federation.plan.batch(1)
     assert federation.ledger.warnings == [] and state.facts["block"] >= 1
@@ -240,9 +241,9 @@ def test_when_the_directions_run_out_a_block_opens_and_earlier_clients_keep_thei
 
 @pytest.fixture(scope="module")
 def gated(tmp_path_factory):
-    """A finished run behind the gate, in its folder."""
+    """A finished run behind the gate, in its folder; all clients of its first step have trained."""
     folder = tmp_path_factory.mktemp("gated") / "run"
-    run(tiny(protection="gate"), folder)
+    run(tiny(protection="gate").model_copy(update={"rounds_first": 4}), folder)
     return folder
 
 

@@ -38,16 +38,16 @@ def test_a_run_over_flower_gives_the_bits_of_the_serial_engine(tmp_path):
         town.secure(["site-0", "site-1", "site-2", "careful"])
         stranger = signing.sign(tmp_path / "other", tmp_path / "stranger")
         town.serve()
-        town.join("careful", paths[0], f"--trust={stranger}")  # it will not run what another key has signed
         for k in (0, 1):
             town.join(f"site-{k}", paths[k])
         town.until(lambda status: status["phase"] == "training", PATIENCE)
         assert json.loads(town.ask("/health")) == {"healthy": True, "problems": []}
         assert "pfeddsh_step 1.0" in town.ask("/metrics") and serving(town.health)
         town.join("site-2", paths[2])
-        town.until(lambda status: status["queue"] != [] or status["step"] == 2, PATIENCE)
+        town.join("careful", paths[0], f"--trust={stranger}")  # it will not run what another key has signed
         results = town.until_done(PATIENCE)
-    assert "FAB verification failed" in (tmp_path / "careful" / "node.log").read_text()
+        refusal = tmp_path / "careful" / "node.log"
+        town.until(lambda _: "FAB verification failed" in refusal.read_text(), PATIENCE)
     assert not (tmp_path / "careful" / "memory.safetensors").exists() and results["clients"] == 3
     simulated = simulate(config, [(0, 1), (2,)], paths, tmp_path / "simulated")
     assert_same_bits(final_state(tmp_path / "server" / "state"), final_state(tmp_path / "simulated"))

@@ -37,7 +37,7 @@ def config(method):
     options = {name: value for name, value in SMALL.items() if name in known}
     if method in ("pefll", "odpfl-hn"):
         options.pop("images", None)
-    values = {"classes": CLASSES, "rounds_first": 2, "rounds_later": 1, "local_epochs": 1, "method": method}
+    values = {"classes": CLASSES, "rounds_first": 1, "rounds_later": 1, "local_epochs": 1, "method": method}
     return build({**values, "mean": [0.3] * 3, "std": [0.4] * 3, "options": options}, "test")
 
 

@@ -20,7 +20,7 @@ from pfeddsh.live.coordinator.metrics import exposition
 from pfeddsh.live.coordinator.orphan import end_without
 from pfeddsh.live.coordinator.serve import Server
 from pfeddsh.live.coordinator.status import read_status
-from pfeddsh.live.processes import free_port, listens
+from pfeddsh.live.processes import environment, free_port, listens
 from pfeddsh.report.contract import Results
 from pfeddsh.storage.files import in_use, locked
 
@@ -203,3 +203,8 @@ def test_serve_does_not_begin_with_what_cannot_work(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "_start_superlink", start)
     with pytest.raises(UserError, match="in use"):
         server.run()
+
+
+def test_what_flower_starts_for_every_message_may_keep_what_it_compiles(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in environment(tmp_path)

@@ -48,7 +48,7 @@ def blobs(shape: tuple[int, ...], seed: int = 0) -> Dataset:
 def config(method: str, **changes: Any) -> Any:
     known = registry.find(method).method.Settings.model_fields
     options = {name: value for name, value in SMALL.items() if name in known} | changes.pop("options", {})
-    protocol = {"schedule": "4+2", "rounds_first": 2, "rounds_later": 2, "sample_fraction": 0.5, "alpha": 1.0}
+    protocol = {"schedule": "4+2", "rounds_first": 2, "rounds_later": 1, "sample_fraction": 0.5, "alpha": 1.0}
     return build({"method": method, "engine": "serial", "lr": 0.05, "options": options, **protocol, **changes})
 
 
@@ -85,7 +85,7 @@ def test_every_method_runs_or_says_why_not(method: str, model: str, shape: tuple
 @pytest.mark.parametrize("model", ["resnet20", "resnet18"])
 def test_larger_networks_train(model: str, data: Any, tmp_path: Path) -> None:
     data((3, 8, 8))
-    one = {"schedule": "2", "rounds_first": 1, "sample_fraction": 0.5, "lr": 0.001}
+    one = {"schedule": "4", "rounds_first": 1, "sample_fraction": 0.25, "lr": 0.001}
     results = run(config("fedavg", model=model, **one), tmp_path / "run")
     assert None not in results["acc"][-1] and results["refused"]["uploads"] == 0
     tensors = final_tensors(tmp_path / "run")
@@ -140,7 +140,7 @@ class Interrupt:
 
 
 def _npz(folder: Path) -> Path:
-    data, path = blobs((32, 32, 3)), folder / "data.npz"
+    data, path = blobs((12, 12, 3)), folder / "data.npz"
     np.savez(path, x_train=data.x_train, y_train=data.y_train, x_test=data.x_test, y_test=data.y_test)
     return path
 
@@ -169,7 +169,7 @@ def test_clients_make_tensors_from_tensors_alone(method: str, model: str, data: 
     data((3, 32, 32))
     if model != "lenet" and method in REFUSED:
         pytest.skip("refused")
-    bench = Workbench(config(method, model=model))
+    bench = Workbench(config(method, model=model, rounds_first=1))
     ordinary = Workbench.run
 
     def watched(self: Workbench, call: Any) -> Any:

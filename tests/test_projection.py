@@ -1,8 +1,7 @@
 """Projection: existing clients' weights stay while newcomers move as far as they would have."""
 
-import warnings
-
 import torch
+from conftest import nothing_to_warn_of
 from torch import Tensor
 
 from pfeddsh.mechanisms import hypernet, projection
@@ -111,7 +110,7 @@ def test_six_hundred_clients_are_protected_and_those_of_full_blocks_keep_their_b
     draw, protection = torch.Generator().manual_seed(3), Projection(LeNet(10), 0)
     state = State(hypernet.create(torch.zeros(50), torch.Generator().manual_seed(0)), {"step": 0, "newcomers": []})
     keys, served, opened = make_keys(600, 7), torch.zeros(600, 50), []
-    with warnings.catch_warnings(action="error"):
+    with nothing_to_warn_of():
         for step, batch in enumerate(torch.arange(600).split(60), 1):
             clients = batch.tolist()
             state.facts |= {"step": step, "newcomers": clients}

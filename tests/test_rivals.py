@@ -20,10 +20,10 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Ends a run in the second round of its second step."""
+    """Ends a run within the rounds of its second step."""
 
     def event(self, kind, facts):
-        if kind == "round" and (facts["step"], facts["round"]) == (2, 1):
+        if kind == "round" and (facts["step"], facts["round"]) == (2, 0):
             raise Interrupted
 
 

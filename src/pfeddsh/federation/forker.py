@@ -26,15 +26,16 @@ from pfeddsh.plugins import python_path
 class Forker:
     """The parent's end of the process that forks others. It ends with this one, however that ends."""
 
-    def __init__(self, pid: int, control: socket.socket) -> None:
-        self.pid, self._control = pid, control
+    def __init__(self, pid: int, control: socket.socket, process: "subprocess.Popen[bytes] | None" = None) -> None:
+        self.pid, self._control, self._process = pid, control, process
 
     @staticmethod
     def start() -> "Forker":
         control, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "pfeddsh.federation.forker", str(theirs.fileno())]
-            return Forker(subprocess.Popen(command, pass_fds=[theirs.fileno()], env=_environment()).pid, control)
+            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=_environment())
+            return Forker(process.pid, control, process)
 
     def fork(self, pipe: socket.socket, role: str, output: Path | None, changes: Mapping[str, str]) -> int:
         """A process at the other end of this pipe, with our surroundings as they are now; its process id."""
@@ -46,6 +47,11 @@ class Forker:
         socket.send_fds(self._control, [len(text).to_bytes(8, "little")], [pipe.fileno()])
         self._control.sendall(text)
         return int.from_bytes(_exactly(self._control, 8), "little")
+
+    def end(self) -> None:
+        self._control.close()
+        if self._process:
+            self._process.wait()
 
 
 _forkers: dict[int, Forker] = {}  # by the process that uses it: one that was forked has its own
@@ -93,7 +99,8 @@ def _ask(pipe: socket.socket, role: str, output: Path | None, changes: Mapping[s
                     _forkers[os.getpid()] = Forker.start()
                 return _forkers[os.getpid()].fork(pipe, role, output, changes)
             except (EOFError, OSError):
-                _forkers.pop(os.getpid(), None)
+                if dead := _forkers.pop(os.getpid(), None):
+                    dead.end()
                 if attempt == 2:
                     raise
     raise AssertionError

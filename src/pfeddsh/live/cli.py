@@ -96,6 +96,7 @@ def serve(
         finally:
             alarm.stop()
             shown.shutdown()
+            shown.server_close()
 
 
 def join(

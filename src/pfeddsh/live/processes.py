@@ -28,10 +28,14 @@ def flower(command: str) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Flower's surroundings: a home of its own, no calls home, quick hand-over, and our own Python first."""
+    """Flower's surroundings: a home of its own, no calls home, quick hand-over, and our own Python first.
+
+    It starts a process for every message, so what that imports must not be compiled each time.
+    """
     home.mkdir(parents=True, exist_ok=True)
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {
-        **os.environ,
+        **inherited,
         "FLWR_HOME": str(home.resolve()),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
