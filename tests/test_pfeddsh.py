@@ -161,7 +161,7 @@ def test_a_visit_leaves_part_of_its_change_and_earlier_ones_fade():
 
 
 def test_the_deviation_is_served_but_never_trained_on(watched):
-    with_it, without = watched(), watched(options={"rate": 0.0})
+    with_it, without = (watched(options={"rate": rate, "ask": False}) for rate in (0.1, 0.0))
     for name in ("common/1", "trained/3", "common/3"):
         assert torch.equal(with_it.state[name], without.state[name])
     client = next(k for k in with_it.plan.batch(1) if "deviation" in with_it.kept[0][k])
