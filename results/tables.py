@@ -121,7 +121,8 @@ def best_rival(runs: Runs, measure: str, schedule: str, dataset: str) -> float:
     """Of the methods in contest, seed 0."""
     group = runs.group(schedule, dataset)
     others = [cell.label for cell in group.contest if cell.variant.method != "pfeddsh"] if group else []
-    return max(runs.mean(measure, method, schedule, [0], dataset=dataset) for method in others)
+    found = [runs.values(measure, method, schedule, dataset=dataset) for method in others]
+    return max(values[0] for values in found if 0 in values)
 
 
 def payload(runs: Runs, method: str) -> list[str]:
