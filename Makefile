@@ -2,7 +2,7 @@
 VENV := .venv
 PYTHON ?= python3
 RUN := $(VENV)/bin/
-# Empty is as good as not set: with it, every process of Flower's would compile all it imports, for each message.
+# Empty counts as not set. If it were set, each process that Flower starts, one a message, would compile all it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help

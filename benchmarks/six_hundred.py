@@ -5,6 +5,7 @@ Prints whether anything was warned of, and by how much the deviation of any earl
 
 import tempfile
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ CLIENTS, EXAMPLES, FEATURES, CLASSES = 600, 6, 8, 3
 class Watched(Federation):
     """Keeps, for every step, what its newcomers deviate by at its end."""
 
+    before: Mapping[int, Tensor] = {}
+
     def deviations(self, clients: list[int]) -> dict[int, Tensor]:
         version = self.state[f"common/{self.state.facts['step']}"]
         sent = self.method.personal(self.state, clients)
@@ -32,7 +35,7 @@ class Watched(Federation):
         super()._snapshot(step, done)
         if done == 0:
             self.state.facts["newcomers"] = []  # so that all are sent the version
-            self.before = self.__dict__.get("before", {}) | self.deviations(list(self.plan.batch(step - 1)))
+            self.before = {**self.before, **self.deviations(list(self.plan.batch(step - 1)))}
 
 
 def main() -> None:

@@ -65,7 +65,6 @@ def test_the_endpoints_say_the_same_to_machines(folder: Path) -> None:
     finally:
         server.shutdown()
         server.server_close()
-        server.server_close()
 
 
 def test_metrics_are_the_status_in_numbers(folder: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from pfeddsh.live.coordinator.door import Door
 from pfeddsh.live.coordinator.roster import Member
 from pfeddsh.live.site.policy import Policy
-from pfeddsh.messages import BadMessage, Message
+from pfeddsh.messages import BadMessage, Memory, Message
 from pfeddsh.methods import registry
 from pfeddsh.methods.task import Task
 
@@ -28,6 +28,13 @@ def test_a_share_gets_in_and_nothing_else(door):
 def test_anything_but_a_share_is_its_senders_refusal(door, share):
     with pytest.raises(BadMessage, match="share"):
         told(door, {"share": share})
+
+
+@pytest.mark.parametrize("least", [-0.1, 1.5, float("nan"), "0.5", None])
+def test_a_site_refuses_a_question_that_makes_no_sense(least):
+    method = registry.create("pfeddsh", {}, Task.create(3, 0))
+    with pytest.raises(BadMessage, match="least share"):
+        method.judge(Message(facts={"least": least}), None, Memory(), None)
 
 
 @pytest.mark.parametrize(("measures", "facts"), [(True, {"share": 0.5}), (False, {})])

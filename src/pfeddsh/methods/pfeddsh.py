@@ -2,9 +2,9 @@
 
 theta_k = a version of the common model + the client's own deviation, and its label prior on the logits. The common
 model learns from every batch; each step leaves a version, which existing clients are offered and may decline. The
-deviation is what a client remembers of its own visits, the latest most. It is added in serving, never in training, so
-the common model is the same with or without it; like the prior it stays at the client, so nothing that newcomers do
-can change it, and a newcomer is served well before its first round.
+deviation is what a client remembers of its own visits, the latest most. It is added in serving, never in training; like
+the prior it stays at the client, so nothing that newcomers do can change it, and a newcomer is served well before its
+first round.
 
 The paper generates the deviation by a hypernetwork on the server: that is `hyperdsh.py`. docs/deviations.md says why
 this form is the default.
@@ -22,7 +22,7 @@ from pfeddsh.mechanisms import common, embedding, guard, robust
 from pfeddsh.mechanisms.consolidation import Consolidation
 from pfeddsh.mechanisms.replay import INVERSIONS
 from pfeddsh.mechanisms.robust import Aggregation
-from pfeddsh.messages import Compute, Memory, Message, State
+from pfeddsh.messages import BadMessage, Compute, Memory, Message, State
 from pfeddsh.methods.base import Method
 from pfeddsh.methods.options import Normalised, Options, PriorAware, Statistics
 from pfeddsh.methods.task import ClientData, Task, Visit
@@ -252,8 +252,11 @@ class PFedDSH(Method):
 
     def judge(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
         """How far between two versions the client is best off, by the same evidence as an offer."""
+        least = message.facts.get("least")
+        if not (isinstance(least, float) and 0 <= least <= 1):  # a site does not compute with whatever it is sent
+            raise BadMessage("the least share is not a number from 0 to 1")
         images, labels = guard.judged_by(data.train, data.held_out, visit.evidence)
-        shares, losses = common.candidates(float(message.facts["least"])), []
+        shares, losses = common.candidates(least), []
         for share in shares:
             between = {"theta": common.blend(message["before"], message["trained"], share)}
             if "statistics" in message:
