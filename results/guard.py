@@ -28,7 +28,8 @@ def receive(self, message, data, memory, visit):
     """As the method does, with every rule's verdict and both accuracies noted."""
     prior = self.prior(data)
     models = guard.kept(memory, prior), self.followed(message, data, memory, anew=True)
-    evidence = {"training images": data.train, "flipped and shifted": guard.shifted(data.train)}
+    flipped = guard.shifted((data.train[0].flip(-1), data.train[1]))
+    evidence = {"training images": data.train, "shifted": guard.shifted(data.train), "shifted and flipped": flipped}
     evidence["test images (an oracle)"] = data.test  # the best that any guard could know
     if visit_holds_out(data):
         evidence["set aside"] = data.held_out

@@ -140,14 +140,31 @@ def test_held_out_counts_first_and_weighs_the_loss_among_equals():
     assert taken(one_right, one_right * torch.tensor([[2.0], [1.0], [1.0]]), "held-out")
 
 
-def test_shifted_images_are_flipped_and_move_two_pixels_each_way():
+def test_shifted_images_move_two_pixels_each_way():
     images = torch.zeros(6, 3, 8, 8)
     images[:, :, 3, 2] = 1.0
     pictures, labels = guard.shifted((images, torch.arange(6)))
     places = {
         label: tuple(picture[0].nonzero()[0].tolist()) for label, picture in zip(labels.tolist(), pictures, strict=True)
     }
-    assert places == {0: (5, 5), 1: (1, 5), 2: (3, 7), 3: (3, 3), 4: (5, 5), 5: (1, 5)}
+    assert places == {0: (5, 2), 1: (1, 2), 2: (3, 4), 3: (3, 0), 4: (5, 2), 5: (1, 2)}
+
+
+@pytest.mark.parametrize("axis, recognised", [(1, True), (2, False)])
+def test_flipped_images_are_evidence_where_the_model_still_recognises_them(axis, recognised):
+    """The class is the brighter half, top or bottom or else left or right: flipped, the latter is the other class."""
+    labels = torch.arange(8) % 2
+    pictures = torch.rand(8, 8, 8, generator=torch.Generator().manual_seed(0))
+    for picture, label in zip(pictures, labels.tolist(), strict=True):
+        picture.narrow(axis - 1, 4 * label, 4).add_(5)
+
+    def sees_the_half(images):
+        return torch.stack([half.sum((1, 2)) for half in images[:, 0].chunk(2, axis)], 1)
+
+    images = pictures[:, None]
+    judged, _ = guard.judged_by(sees_the_half, (images, labels), (images, labels), "shifted")
+    expected, _ = guard.shifted((images.flip(-1) if recognised else images, labels))
+    assert torch.equal(judged, expected)
 
 
 def test_vectors_of_features_are_judged_as_they_are():

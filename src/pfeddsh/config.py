@@ -97,8 +97,8 @@ class Config(BaseModel):
     )
     evidence: Evidence = Field(
         default="shifted",
-        description="how a client judges offers: by the loss on its training images (loss), on the same images flipped "
-        "and shifted (shifted), or on held-out images (held-out)",
+        description="how a client judges offers: by the loss on its training images (loss), on the same images shifted, "
+        "and flipped where its model still recognises them (shifted), or on held-out images (held-out)",
     )
     hold_out: float = Field(
         default=0.0, ge=0, le=0.5, description="share of each client's training images that is held out"

@@ -11,6 +11,7 @@ this form is the default.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -255,14 +256,15 @@ class PFedDSH(Method):
         least = message.facts.get("least")
         if not (isinstance(least, float) and 0 <= least <= 1):  # a site does not compute with whatever it is sent
             raise BadMessage("the least share is not a number from 0 to 1")
-        images, labels = guard.judged_by(data.train, data.held_out, visit.evidence)
-        shares, losses = common.candidates(least), []
+        shares, models = common.candidates(least), []
         for share in shares:
             between = {"theta": common.blend(message["before"], message["trained"], share)}
             if "statistics" in message:
                 between["statistics"] = common.blend(message["statistics"], message["seen"], share)
-            served = self.followed(Message(between), data, memory, anew=True)
-            losses.append(float(F.cross_entropy(self.logits(served, images, message), labels)))
+            models.append(self.followed(Message(between), data, memory, anew=True))
+        predictions = [partial(self.logits, model, message=message) for model in models]
+        images, labels = guard.judged_by(predictions[0], data.train, data.held_out, visit.evidence)
+        losses = [float(F.cross_entropy(predict(images), labels)) for predict in predictions]
         return Message(facts={"share": shares[losses.index(min(losses))]}), memory
 
     def deviated(self, memory: Memory, delta: Tensor) -> Memory:
