@@ -97,7 +97,7 @@ class Config(BaseModel):
     )
     evidence: Evidence = Field(
         default="shifted",
-        description="how a client judges offers: by the loss on its training images (loss), on the same images shifted, "
+        description="how a client judges offers: by the loss on its training images (loss), on these images shifted, "
         "and flipped where its model still recognises them (shifted), or on held-out images (held-out)",
     )
     hold_out: float = Field(
