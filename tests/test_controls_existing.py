@@ -162,9 +162,9 @@ def test_flipped_images_are_evidence_where_the_model_still_recognises_them(axis,
         return torch.stack([half.sum((1, 2)) for half in images[:, 0].chunk(2, axis)], 1)
 
     images = pictures[:, None]
-    judged, _ = guard.judged_by(sees_the_half, (images, labels), (images, labels), "shifted")
+    (judged, _), said = guard.judged_by(sees_the_half, (images, labels), (images, labels), "shifted")
     expected, _ = guard.shifted((images.flip(-1) if recognised else images, labels))
-    assert torch.equal(judged, expected)
+    assert torch.equal(judged, expected) and torch.equal(said, sees_the_half(expected))
 
 
 def test_vectors_of_features_are_judged_as_they_are():

@@ -20,7 +20,7 @@ Examples = tuple[Tensor, Tensor]  # images and labels
 Predict = Callable[[Tensor], Tensor]  # from images to logits
 
 SHIFT = 2  # pixels
-RECOGNISED = 0.75  # of what a model gets right of moved images, it must of flipped ones, or they are no evidence
+FAIR = 0.75  # flipped images are evidence if the model gets this share as many right as of others
 
 
 @dataclass(frozen=True)
@@ -54,21 +54,26 @@ def prefers(current: Predict, offered: Predict, trained: Examples, held_out: Exa
     `shifted`: the loss on its training images as nobody trained on them; `held-out`: how many of the images set aside
     are right, and among equals the loss on them.
     """
-    images, labels = judged_by(current, trained, held_out, evidence)
-    now, then = (_merit(predict(images), labels, evidence == "held-out") for predict in (current, offered))
+    (images, labels), said = judged_by(current, trained, held_out, evidence)
+    now, then = (_merit(logits, labels, evidence == "held-out") for logits in (said, offered(images)))
     return then > now
 
 
-def judged_by(current: Predict, trained: Examples, held_out: Examples, evidence: Evidence) -> Examples:
-    """The images that this evidence is taken from. Whether flipped ones mean anything, the current model tells.
+def judged_by(current: Predict, trained: Examples, held_out: Examples, evidence: Evidence) -> tuple[Examples, Tensor]:
+    """The images that this evidence is taken from, and what the current model says of them.
 
-    A cat flipped is a cat, but a digit flipped is none: a model that fails on most of such images has seen other
-    classes in them, and what they say of an offer is noise (results/trials.csv).
+    A cat flipped is a cat, but a digit flipped is none. Where the model fails on flipped images and not on others, it
+    sees other classes in them, and what they say of an offer is noise (results/trials.csv).
     """
     if evidence != "shifted":
-        return held_out
-    moved, flipped = shifted(trained), shifted((trained[0].flip(-1), trained[1]))
-    return flipped if _right(current, flipped) >= RECOGNISED * _right(current, moved) else moved
+        return held_out, current(held_out[0])
+    flipped = shifted((trained[0].flip(-1), trained[1]))
+    said = current(flipped[0])
+    if (recognised := _right(said, flipped[1])) >= FAIR * len(flipped[1]):
+        return flipped, said
+    moved = shifted(trained)
+    unflipped = current(moved[0])
+    return (flipped, said) if recognised >= FAIR * _right(unflipped, moved[1]) else (moved, unflipped)
 
 
 def shifted(examples: Examples) -> Examples:
@@ -84,11 +89,9 @@ def shifted(examples: Examples) -> Examples:
     return torch.cat(parts), torch.cat([labels[i::4] for i in range(len(corners))])
 
 
-def _right(predict: Predict, examples: Examples) -> int:
-    images, labels = examples
-    return int((predict(images).argmax(1) == labels).sum())
+def _right(logits: Tensor, labels: Tensor) -> int:
+    return int((logits.argmax(1) == labels).sum())
 
 
 def _merit(logits: Tensor, labels: Tensor, count: bool) -> tuple[int, float]:
-    right = int((logits.argmax(1) == labels).sum()) if count else 0
-    return right, -float(F.cross_entropy(logits, labels))
+    return _right(logits, labels) if count else 0, -float(F.cross_entropy(logits, labels))

@@ -262,9 +262,9 @@ class PFedDSH(Method):
             if "statistics" in message:
                 between["statistics"] = common.blend(message["statistics"], message["seen"], share)
             models.append(self.followed(Message(between), data, memory, anew=True))
-        predictions = [partial(self.logits, model, message=message) for model in models]
-        images, labels = guard.judged_by(predictions[0], data.train, data.held_out, visit.evidence)
-        losses = [float(F.cross_entropy(predict(images), labels)) for predict in predictions]
+        predict = [partial(self.logits, model, message=message) for model in models]
+        (images, labels), said = guard.judged_by(predict[0], data.train, data.held_out, visit.evidence)
+        losses = [float(F.cross_entropy(one, labels)) for one in (said, *(other(images) for other in predict[1:]))]
         return Message(facts={"share": shares[losses.index(min(losses))]}), memory
 
     def deviated(self, memory: Memory, delta: Tensor) -> Memory:
