@@ -27,7 +27,7 @@ def net(classes: int, shape: tuple[int, int, int], **more: Any) -> nn.Sequential
 
 
 class Late(nn.Module):
-    """The head is not the last of the tree, a constant is a buffer, one layer is frozen, and one parameter is never used."""
+    """The head is not the last of the tree, a constant is a buffer, one layer is frozen, one parameter idle."""
 
     def __init__(self, classes: int, shape: tuple[int, int, int]) -> None:
         super().__init__()
