@@ -90,6 +90,8 @@ def test_data_show_names_natural_clients_shapes_and_what_was_left_out(pfeddsh, t
     assert code == 0
     assert "sites: 29 train and 6 test, 2 classes, of 3 clients" in text
     assert "sites: 35 images of 1x10x20 fitted to 3x32x32 (channels x height x width)" in text
+    _, other, _ = pfeddsh(*arguments, "--skip-unreadable", "--model", "mlp")
+    assert "sites: 35 images of 1x10x20 (channels x height x width), as they are" in other
     assert "sites: 1 of 30 train images could not be read and are left out: site-2/dog/0.png" in text
     rows = [line.replace("\u2502", " ").split() for line in text.splitlines()]
     assert [row[0] for row in rows if len(row) > 4 and row[0] in ("[red]", "site-2", "site-10")] == [

@@ -27,7 +27,7 @@ def net(classes: int, shape: tuple[int, int, int], **more: Any) -> nn.Sequential
 
 
 class Late(nn.Module):
-    """The head is not the last of the tree, a constant is a buffer, one layer is frozen, and scales are tied."""
+    """The head is not the last of the tree, a constant is a buffer, one layer is frozen, one parameter idle."""
 
     def __init__(self, classes: int, shape: tuple[int, int, int]) -> None:
         super().__init__()
@@ -36,6 +36,7 @@ class Late(nn.Module):
         self.conv = nn.Conv2d(shape[0], 8, 3, stride=4)
         self.frozen = nn.Linear(8, 8)
         self.frozen.requires_grad_(False)
+        self.idle = nn.Parameter(torch.ones(2))
         self.register_buffer("constant", torch.rand(8))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -195,6 +196,7 @@ def test_a_module_with_oddities() -> None:
     trainer.forward(theta, images)
     gradient = trainer.backward(torch.randn(6, 10))
     assert not gradient[model.slices["frozen.weight"]].any() and gradient[model.slices["conv.weight"]].any()
+    assert not gradient[model.slices["idle"]].any()
     statistics = model.calibrate(theta, images)
     torch.testing.assert_close(split_statistics(model, statistics)[0][0], images.mean((0, 2, 3)))
     with torch.no_grad():

@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from pfeddsh.commands.options import (
     Assignments,
     DataDir,
+    Model,
     Partition,
     Schedule,
     Seed,
@@ -90,20 +91,21 @@ def show(
     schedule: Schedule = None,
     seed: Seed = None,
     partition: Partition = None,
+    model: Model = None,
     data_dir: DataDir = None,
     skip_unreadable: SkipUnreadable = None,
     draw: Annotated[Path | None, typer.Option(help="also draw the partition to this PNG or SVG file")] = None,
     set_: Assignments = None,
 ) -> None:
-    """Show the images and classes that each client would get under a partition."""
+    """Show the images and classes that each client would get, and how they are fitted to the model."""
     from pfeddsh.data import show as view
     from pfeddsh.federation.workbench import divide, open_data, settled
 
     if partition == "natural" and schedule is None:
         schedule = "all"  # who they are is asked, not when they join
     config = configure(
-        None, set_, dataset=dataset, schedule=schedule, seed=seed, partition=partition, data_dir=data_dir,
-        skip_unreadable=skip_unreadable,
+        None, set_, dataset=dataset, schedule=schedule, seed=seed, partition=partition, model=model,
+        data_dir=data_dir, skip_unreadable=skip_unreadable,
     )  # fmt: skip
     config = settled(config)
     data = open_data(config)

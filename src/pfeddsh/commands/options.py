@@ -36,6 +36,10 @@ Dataset = Annotated[
 Partition = Annotated[
     str | None, typer.Option(help="how data are divided among clients: dirichlet, iid, classes=k, or natural")
 ]
+Model = Annotated[
+    str | None,
+    typer.Option(help="see `pfeddsh models`, or your own package.module:factory", autocompletion=model_names),
+]
 SkipUnreadable = Annotated[
     bool | None, typer.Option("--skip-unreadable", help="continue without images that cannot be read")
 ]

@@ -16,6 +16,7 @@ from pfeddsh.commands.options import (
     ConfigFile,
     DataDir,
     Dataset,
+    Model,
     Partition,
     Rounds,
     Schedule,
@@ -24,7 +25,6 @@ from pfeddsh.commands.options import (
     Track,
     configure,
     method_names,
-    model_names,
 )
 from pfeddsh.configure import build
 from pfeddsh.errors import UserError
@@ -47,10 +47,7 @@ def run(
     seed: Seed = None,
     partition: Partition = None,
     rounds: Rounds = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="see `pfeddsh models`, or your own package.module:factory", autocompletion=model_names),
-    ] = None,
+    model: Model = None,
     init: Annotated[Path | None, typer.Option(help="start from the weights in this safetensors file")] = None,
     data_dir: DataDir = None,
     skip_unreadable: SkipUnreadable = None,
