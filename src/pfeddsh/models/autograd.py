@@ -5,7 +5,6 @@ from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import _engine_run_backward
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfeddsh.models.base import Model
@@ -26,7 +25,7 @@ class AutogradTrainer:
     """Forward and backward pass by autograd.
 
     A module of its own, whose parameters are tied to a vector as long as that one is trained: cheaper than handing
-    them over in every call. The gradients are collected.
+    them over in every call. Autograd adds their gradients up in views of one vector.
     """
 
     def __init__(self, model: Buildable) -> None:
@@ -50,11 +49,9 @@ class AutogradTrainer:
         collected = self._network.views(self._gradient)
         for name, view in self._network.views(theta.detach()).items():
             tensors[name].data = view
-        trained = {name: part for name, part in collected.items() if tensors[name].requires_grad}
-        self._leaves = [(tensors[name], part) for name, part in trained.items()]
+            tensors[name].grad = collected[name] if tensors[name].requires_grad else None
         dense = self._network.dense.start
-        above = [name for name in trained if self._network.slices[name].start >= dense]
-        self._dense = [(tensors[name], trained[name]) for name in above]
+        self._dense = [tensors[name] for name in collected if self._network.slices[name].start >= dense]
 
     @torch.enable_grad()
     def forward(self, theta: Tensor, images: Tensor, gates: Tensor | None = None) -> Tensor:
@@ -65,11 +62,6 @@ class AutogradTrainer:
         return logits.detach()
 
     def backward(self, d_logits: Tensor, dense_only: bool = False) -> Tensor:
-        """By the engine itself: what `torch.autograd.grad` checks first is a tenth of a small network's step."""
-        leaves, collected = zip(*(self._dense if dense_only else self._leaves), strict=True)
-        found = _engine_run_backward(
-            (self._logits,), (d_logits,), False, False, leaves, allow_unreachable=True, accumulate_grad=False
-        )
-        gradients = [torch.zeros_like(leaf) if own is None else own for leaf, own in zip(leaves, found, strict=True)]
-        torch._foreach_copy_(collected, gradients)
+        self._gradient.zero_()
+        self._logits.backward(d_logits, inputs=[p for p in self._dense if p.requires_grad] if dense_only else None)
         return self._gradient
