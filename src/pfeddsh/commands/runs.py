@@ -33,7 +33,7 @@ from pfeddsh.schedule import parse_rounds
 from pfeddsh.storage.files import writable
 from pfeddsh.values import read
 
-console = Console()
+console = Console(emoji=False)
 
 
 def run(
@@ -117,7 +117,7 @@ def _resumable(out: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         go_on = shlex.join(["pfeddsh", "resume", str(out)])
-        Console(stderr=True).print(f"interrupted; `{go_on}` continues from here", soft_wrap=True)
+        Console(stderr=True, emoji=False).print(f"interrupted; `{go_on}` continues from here", soft_wrap=True)
         raise typer.Exit(130) from None
 
 

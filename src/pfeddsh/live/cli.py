@@ -9,7 +9,7 @@ from rich.console import Console
 from pfeddsh.errors import UserError
 from pfeddsh.live.edge_cli import _flower
 
-console = Console()
+console = Console(emoji=False)
 
 Insecure = Annotated[bool, typer.Option(help="no TLS, no node keys; for one machine only")]
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from pfeddsh.errors import UserError
 from pfeddsh.storage.files import writable
 
-console = Console()
+console = Console(emoji=False)
 nodes_app = typer.Typer(no_args_is_help=True, help="Sites that the federation admits, and their keys.")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder")]
@@ -145,7 +145,7 @@ def nodes_list(folder: Folder) -> None:
         sites = nodes.connected(folder, nodes.superlink_address(folder))
     except nodes.Unreachable as error:
         sites = listed.sites(folder)
-        Console(stderr=True).print(f"[yellow]by the folder alone:[/] {escape(str(error))}", soft_wrap=True)
+        Console(stderr=True, emoji=False).print(f"[yellow]by the folder alone:[/] {escape(str(error))}", soft_wrap=True)
     view = Table("site", "state", "key")
     for site in sites:
         view.add_row(site.name, site.state, site.key)
@@ -186,7 +186,7 @@ def predict(
         if as_json:
             print(json.dumps({key: value for key, value in asdict(result).items() if value not in ("", None)}))
         elif result.error:
-            Console(stderr=True).print(f"[red]error:[/] {escape(result.image)}: {escape(result.error)}", soft_wrap=True)
+            Console(stderr=True, emoji=False).print(f"[red]error:[/] {escape(result.image)}: {escape(result.error)}", soft_wrap=True)
         else:
             console.print(
                 f"{escape(result.image)}: {escape(result.label)} ({result.probability:.1%})",
