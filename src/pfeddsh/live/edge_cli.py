@@ -186,7 +186,9 @@ def predict(
         if as_json:
             print(json.dumps({key: value for key, value in asdict(result).items() if value not in ("", None)}))
         elif result.error:
-            Console(stderr=True, emoji=False).print(f"[red]error:[/] {escape(result.image)}: {escape(result.error)}", soft_wrap=True)
+            Console(stderr=True, emoji=False).print(
+                f"[red]error:[/] {escape(result.image)}: {escape(result.error)}", soft_wrap=True
+            )
         else:
             console.print(
                 f"{escape(result.image)}: {escape(result.label)} ({result.probability:.1%})",
