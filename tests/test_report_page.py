@@ -312,7 +312,7 @@ def test_replayed_images_are_shown_from_the_checkpoint_and_their_absence_is_said
     build([run.out], tmp_path / "page.html", "report")
     text = (tmp_path / "page.html").read_text()
     assert text.count('<img src="data:image/png;base64,') == 1
-    assert "40 of the 40 images the server has imagined" in text
+    assert "40 of the 40 synthetic images of the server" in text
     path = write(tmp_path / "alone", run.results)
     build([path], tmp_path / "page.html", "report")
     text = (tmp_path / "page.html").read_text()
