@@ -110,7 +110,7 @@ def nodes_revoke(folder: Folder, name: Name) -> None:
 
 
 def nodes_forget(folder: Folder, name: Name) -> None:
-    """Delete what is of one site alone, in its place: it is revoked, has lost its key, or has left.
+    """Delete the data that belong only to one site, for a site that cannot run pfeddsh leave itself.
 
     It is admitted no more. The coordinator deletes between two rounds, or when it is next started. What the common
     model has learnt from the site cannot be taken back; docs/privacy.md says what else stays.
