@@ -130,7 +130,7 @@ def _finish(results: dict[str, Any], out: Path) -> None:
     for remark in remarks(results):
         console.print(f"[yellow]note:[/] {escape(remark)}", soft_wrap=True, highlight=False)
     console.print(f"results in {out}", soft_wrap=True)
-    console.print(f"to look at: {beside(out)}", soft_wrap=True)
+    console.print(f"report page: {beside(out)}", soft_wrap=True)
 
 
 def register(app: typer.Typer) -> None:

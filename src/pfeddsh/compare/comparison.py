@@ -79,7 +79,7 @@ class Comparison:
             console.print(f"{len(failed)} failed; `{self.command}` tries again", soft_wrap=True)
         console.print(f"results in {self.out}", soft_wrap=True)
         if page := self.page():
-            console.print(f"to look at: {page}", soft_wrap=True)
+            console.print(f"report page: {page}", soft_wrap=True)
         return not failed
 
     def compute(self, engine: str, console: Console, quiet: bool = False) -> list[ProcessTask]:

@@ -112,17 +112,20 @@ def nodes_revoke(folder: Folder, name: Name) -> None:
 def nodes_forget(folder: Folder, name: Name) -> None:
     """Delete the data that belong only to one site, for a site that cannot run pfeddsh leave itself.
 
-    It is admitted no more. The coordinator deletes between two rounds, or when it is next started. What the common
-    model has learnt from the site cannot be taken back; docs/privacy.md says what else stays.
+    The site is no longer admitted. The coordinator deletes the data between two rounds, or at its next start. What the
+    common model has learnt from the site cannot be undone; docs/privacy.md says what else remains.
 
     Example: `pfeddsh nodes forget coordinator north`
     """
     with _flower():
         from pfeddsh.live.coordinator import forget
     for key in forget.ask(folder, name):
-        console.print(f"{name} is to be forgotten, key {key}", soft_wrap=True, highlight=False)
+        console.print(f"{name} will be deleted, key {key}", soft_wrap=True, highlight=False)
     secured = (folder / "tls" / "ca.crt").exists()
-    console.print(f"the coordinator deletes what is its alone{_apply(folder) if secured else ''}", soft_wrap=True)
+    console.print(
+        f"the coordinator deletes the data that belong only to this site{_apply(folder) if secured else ''}",
+        soft_wrap=True,
+    )
 
 
 def _apply(folder: Path) -> str:
