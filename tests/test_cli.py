@@ -147,7 +147,7 @@ def test_a_run_takes_a_file_options_and_assignments_the_later_ones_winning(pfedd
     results = json.loads((out / "results.json").read_text())
     assert f"{results['pa'][1]:+.2f}" in text
     assert "+0.00" in text  # RI of a frozen federation
-    assert f"to look at: {out / 'report.html'}" in text
+    assert f"report page: {out / 'report.html'}" in text
     page = (out / "report.html").read_text()
     assert re.search(rf"fedavg.* is the only method here: .*, PA .{abs(results['pa'][1]):.2f} \(1 seed\)", page)
 

@@ -25,7 +25,7 @@ def test_the_demo_opens_with_the_result_and_goes_on_from_what_there_is(tmp_path,
     monkeypatch.setattr(demo, "SCHEDULE", "4+2x1")
     told = shown(tmp_path / "demo")
     sentence, page = (told.index(words) for words in ("pFedDSH: ", "The page: "))
-    assert sentence < page < told.index("what becomes of existing clients")
+    assert sentence < page < told.index("change of existing clients")
     assert (tmp_path / "demo" / "report.html").exists()
     assert all(name in told for name in NAMES.values())
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").glob("*/results.json")}

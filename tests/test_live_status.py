@@ -168,7 +168,7 @@ def test_a_browser_shows_what_the_file_says(folder: Path, server: ThreadingHTTPS
         assert [row[5:7] for row in clients][-2:] == [["82.0 %", "74.0 %"], ["83.0 %", "75.0 %"]]
         assert [int(row[9]) for row in clients] == [client["refused"] for client in status["clients"]]
         assert [row[:3] for row in table(view, "batches")] == [["Batch 2", "2", "2"], ["Batch 1", "4", "2"]]
-        view.wait_for_selector("#trouble:has-text('nothing has moved for')", timeout=30000)
+        view.wait_for_selector("#trouble:has-text('no progress for')", timeout=30000)
         queue = view.eval_on_selector_all("#queue td.name", "cells => cells.map(cell => cell.textContent)")
         assert queue == [entry["name"] for entry in status["queue"]]
         refused = view.eval_on_selector_all("#refused td.reason", "cells => cells.map(cell => cell.textContent)")

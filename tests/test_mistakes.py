@@ -34,7 +34,9 @@ def place(tmp_path, monkeypatch):
     Path("names.toml").write_text("[variants.'a/b']\nlr = 0.1")
     Path("mine.py").write_text("class Mine:\n    pass\n")
     Path("fails.py").write_text("import nothing_like_this\n")
+    Path("syntax.py").write_text("def net(:\n")
     Path("junk.json").write_text("{}")
+    Path("torn.json").write_text('{"pa":')
     Path("begun").mkdir()
     Path("begun", "config.toml").write_text("seed = = 3")
     Path("other").mkdir()
@@ -121,8 +123,11 @@ MISTAKES = {
     "run --dataset cifar10 --data-dir nowhere": "nowhere is not a folder",
     "run --init missing.safetensors": "missing.safetensors",
     "run --init notes.txt": "notes.txt",
+    "run --init empty": "empty is a folder",
     "run --method none.py:Mine": "there is no file",
     "run --method mine:Yours": "unknown name 'Yours'",
+    "run --method mine:boom": "method mine:boom: unknown name 'boom'",  # as it was written: no emoji
+    "run --model syntax:net": "SyntaxError: invalid syntax (syntax.py, line 1)\n",
     "run --method fails:Mine": "No module named 'nothing_like_this'",
     "run --model nowhere.models:net": "there is no module nowhere",
     "compare plan.toml": "plan.toml: unknown key 'method'; did you mean methods",
@@ -131,6 +136,7 @@ MISTAKES = {
     "compare --methods fedavg,fedperr": "unknown method 'fedperr'",
     "report nothing": "nothing does not exist",
     "report junk.json": "not a results.json of pfeddsh",
+    "report torn.json": "not a results.json of pfeddsh: Invalid JSON",
     "data show cifar11": "unknown dataset 'cifar11'",
     # places that are written to
     "run --out notes.txt": "notes.txt is a file",
@@ -145,6 +151,7 @@ MISTAKES = {
     "demo --out notes.txt": "notes.txt is a file",
     "report begun --out empty": "empty is a folder",
     "data show --schedule 4+1 --draw who.txt": "who.txt",
+    "data show --schedule 4+1 --draw empty": "empty is a folder",
     "data show --schedule 4+1 --draw nowhere/who.png": "nowhere",
     "data download cifar10 --data-dir notes.txt": "notes.txt is a file",
     "data list --data-dir nowhere": "nowhere is not a folder",
@@ -158,11 +165,14 @@ MISTAKES = {
     "serve fed --classes cat,dog --method fedperr": "unknown method 'fedperr'; did you mean fedper",
     "serve fed --classes cat,dog --set rounds_frist=3": "unknown key 'rounds_frist'; did you mean rounds_first",
     "serve fed --classes cat,dog --page here": "here",
+    "serve fed --classes cat,dog --port 99999": "99999 is not in the range",
+    "serve fed --classes cat,dog --alert-after -1": "-1.0 is not in the range",
+    "serve fed --classes cat,dog": "ca.crt is missing; make it with `pfeddsh certs fed`",
     "serve fed --config none.toml": "none.toml: no such file",
     "serve notes.txt --classes cat,dog": "notes.txt is a file",
     "join site": "where are this site's images? give --data DIR",
     "join site --data nothere": "nothere: no such folder or file",
-    "join site --data one --server 127.0.0.1": "'127.0.0.1' is not HOST:PORT",
+    "join site --data one --server 127.0.0.1": "server: '127.0.0.1' is not HOST:PORT",
     "join site --data one --server 127.0.0.1 --insecure": "'127.0.0.1' is not HOST:PORT",
     "join site --data one --server example.org:9443 --insecure": "--insecure is for a coordinator on this machine",
     "join site --data one --server example.org:9443": "ca.crt is missing",
@@ -171,6 +181,7 @@ MISTAKES = {
     "join notes.txt --data one": "notes.txt is a file",
     "keygen notes.txt": "notes.txt is a file",
     "certs notes.txt": "notes.txt is a file",
+    "certs fed --host fed.example.org:9443": "'fed.example.org:9443' is neither a host name nor an address",
     "sign nowhere --key publisher": "nowhere: no such folder",
     "sign empty --key notes.txt": "notes.txt cannot sign",
     "nodes list nowhere": "nowhere is no coordinator's folder",

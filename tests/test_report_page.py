@@ -1,5 +1,7 @@
 """The page itself, looked at by a browser, and the command that makes it."""
 
+import base64
+import io
 import json
 import random
 import re
@@ -9,14 +11,16 @@ import sys
 import warnings
 from itertools import combinations
 
+import numpy as np
 import pytest
 from axe import serious
 from fabricate import results, write
+from PIL import Image
 
 from pfeddsh import cli
 from pfeddsh.errors import UserError
 from pfeddsh.methods import registry
-from pfeddsh.report import first
+from pfeddsh.report import first, images
 from pfeddsh.report.build import build
 from pfeddsh.report.looks import KNOWN
 from pfeddsh.report.svg import DARK, HUES, LIGHT, PALETTE, SHADES, canvas, styled, variables
@@ -308,7 +312,7 @@ def test_replayed_images_are_shown_from_the_checkpoint_and_their_absence_is_said
     build([run.out], tmp_path / "page.html", "report")
     text = (tmp_path / "page.html").read_text()
     assert text.count('<img src="data:image/png;base64,') == 1
-    assert "40 of the 40 images the server has imagined" in text
+    assert "40 of the 40 synthetic images of the server" in text
     path = write(tmp_path / "alone", run.results)
     build([path], tmp_path / "page.html", "report")
     text = (tmp_path / "page.html").read_text()
@@ -363,3 +367,9 @@ def test_the_command_explains_mistakes(tmp_path, monkeypatch, capsys):
     code, output = command(monkeypatch, capsys, tmp_path / "run", "--out", tmp_path / "file" / "page.html")
     assert code == 2
     assert "cannot write to" in output.err
+
+
+def test_replayed_images_need_not_be_square():
+    source = images._encode(np.zeros((13, 1, 9, 12), np.float32))
+    with Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))) as sheet:
+        assert sheet.size == (12 * (12 + 2), 2 * (9 + 2)), "twelve a row, two pixels between them"

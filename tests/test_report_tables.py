@@ -183,9 +183,9 @@ def test_the_highest_mean_is_marked_only_if_all_have_the_same_seeds(made, tmp_pa
 def test_the_summary_names_the_winner_and_the_client_hit_hardest(group):
     everyone, newcomers, existing, lost = sentences(group)
     end = statistics.mean(run.results.acc_end_mean for run in group.main["pfeddsh"].runs)
-    assert everyone.startswith(f"Everyone at the end is best off with pfeddsh, accuracy {end:.2f} ± ")
-    assert newcomers.startswith("Newcomers gain most with ") and ", PA +" in newcomers
-    assert existing.startswith("The first batch fares best with pfeddsh, change +")
+    assert everyone.startswith(f"Everyone at the end: the best is pfeddsh, accuracy {end:.2f} ± ")
+    assert newcomers.startswith("Newcomers: the best is ") and ", PA +" in newcomers
+    assert existing.startswith("The first batch: the best is pfeddsh, change +")
     assert "3 shared seeds (3 in favour)" in existing
     losses = [
         (before - after, k, run.results.seed, step)
@@ -196,7 +196,7 @@ def test_the_summary_names_the_winner_and_the_client_hit_hardest(group):
         if before is not None
     ]
     points, client, seed, step = max(losses)
-    assert f"Hardest hit: client {client} of seed {seed} under " in lost
+    assert f"Largest loss: client {client} of seed {seed} under " in lost
     assert f"{points:.1f} points in step {step}" in lost
 
 
@@ -208,7 +208,7 @@ def test_the_summary_is_about_the_whole_run_not_the_last_step(tmp_path):
     write(tmp_path / "a", fallen)
     write(tmp_path / "b", steady)
     groups, _ = group_runs(gather([tmp_path])[0])
-    assert sentences(groups[0])[2].startswith("The first batch fares best with fedper, change ")
+    assert sentences(groups[0])[2].startswith("The first batch: the best is fedper, change ")
 
 
 def test_the_winner_is_found_among_the_seeds_that_all_have(tmp_path):
@@ -216,14 +216,16 @@ def test_the_winner_is_found_among_the_seeds_that_all_have(tmp_path):
     write(tmp_path / "b", results("fedavg", seed=0, drift=1.0))
     write(tmp_path / "c", results("fedavg", seed=1, drift=-20.0))
     groups, _ = group_runs(gather([tmp_path])[0])
-    assert "fares best with fedavg, change +" in sentences(groups[0])[2]
+    assert "The first batch: the best is fedavg, change +" in sentences(groups[0])[2]
     assert "(1 seed)" in sentences(groups[0])[2]
 
 
 def test_a_run_with_one_step_has_neither_pa_nor_ri(tmp_path):
     write(tmp_path / "run", results("fedper", "8"))
     groups, _ = group_runs(gather([tmp_path])[0])
-    assert sentences(groups[0]) == ["One step only: nobody joined later, so there is neither PA nor RI."]
+    assert sentences(groups[0]) == [
+        "There is only one step, and no client joined later, so there is neither PA nor RI."
+    ]
     assert value(tables.build(groups)[0], "fedper", "PA") is None
     write(tmp_path / "other", results("fedavg", "8"))
     group = group_runs(gather([tmp_path])[0])[0][0]

@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 UsageError: Any = typer.BadParameter.__base__  # of whichever click typer works with
-console = Console()
+console = Console(emoji=False)
 
 
 def _version(wanted: bool) -> None:
@@ -84,5 +84,5 @@ def _refuse_usage(error: Any) -> NoReturn:
 
 
 def _refuse(text: str) -> NoReturn:
-    Console(stderr=True).print("[red]error:[/]", escape(text), soft_wrap=True, highlight=False)
+    Console(stderr=True, emoji=False).print("[red]error:[/]", escape(text), soft_wrap=True, highlight=False)
     sys.exit(2)

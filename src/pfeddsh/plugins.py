@@ -149,8 +149,10 @@ def _importing(kind: str, name: str, module: str) -> Iterator[None]:
 
 
 def _trouble(kind: str, name: str, module: str, error: BaseException) -> str:
+    here = Path(__file__).parent
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+    own = [frame for frame in frames if here not in Path(frame.filename).parents]  # none: a SyntaxError names its line
+    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     return f"{kind} {name}: {module} cannot be imported: {type(error).__name__}: {error}{place}"
 
 

@@ -47,7 +47,7 @@ class WrongValue(UserError):
 def explained(error: ValidationError) -> str:
     """Every wrong key with what is wrong about it, in one line."""
     lines = [f"{'.'.join(str(part) for part in e['loc']) or 'value'}: {e['msg']}" for e in error.errors()]
-    return "; ".join(lines)
+    return "; ".join(lines).replace("Value error, ", "")
 
 
 def read(path: Path) -> dict[str, Any]:

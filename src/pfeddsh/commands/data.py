@@ -21,7 +21,7 @@ from pfeddsh.commands.options import (
 )
 from pfeddsh.errors import UserError
 
-console = Console()
+console = Console(emoji=False)
 
 
 def listed(data_dir: DataDir = None) -> None:
@@ -76,7 +76,7 @@ def download(
     try:
         files = fetch(name, origin, root, again)
     except KeyboardInterrupt:
-        Console(stderr=True).print(f"interrupted; `{again}` goes on", soft_wrap=True)
+        Console(stderr=True, emoji=False).print(f"interrupted; `{again}` goes on", soft_wrap=True)
         raise typer.Exit(130) from None
     if origin.find(root) is None:
         raise UserError(f"{origin.home} lacks some of {origin.expected}; what it has is in {root / origin.place}")

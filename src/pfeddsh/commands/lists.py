@@ -9,7 +9,7 @@ from rich.table import Column, Table
 
 from pfeddsh.errors import UserError
 
-console = Console()
+console = Console(emoji=False)
 
 
 def methods() -> None:

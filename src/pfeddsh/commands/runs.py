@@ -33,7 +33,7 @@ from pfeddsh.schedule import parse_rounds
 from pfeddsh.storage.files import writable
 from pfeddsh.values import read
 
-console = Console()
+console = Console(emoji=False)
 
 
 def run(
@@ -114,7 +114,7 @@ def _resumable(out: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         go_on = shlex.join(["pfeddsh", "resume", str(out)])
-        Console(stderr=True).print(f"interrupted; `{go_on}` continues from here", soft_wrap=True)
+        Console(stderr=True, emoji=False).print(f"interrupted; `{go_on}` continues from here", soft_wrap=True)
         raise typer.Exit(130) from None
 
 
@@ -127,7 +127,7 @@ def _finish(results: dict[str, Any], out: Path) -> None:
     for remark in remarks(results):
         console.print(f"[yellow]note:[/] {escape(remark)}", soft_wrap=True, highlight=False)
     console.print(f"results in {out}", soft_wrap=True)
-    console.print(f"to look at: {beside(out)}", soft_wrap=True)
+    console.print(f"report page: {beside(out)}", soft_wrap=True)
 
 
 def register(app: typer.Typer) -> None:

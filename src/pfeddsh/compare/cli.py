@@ -16,7 +16,7 @@ from pfeddsh.schedule import parse_rounds
 from pfeddsh.storage.files import writable
 from pfeddsh.values import override, read
 
-console = Console()
+console = Console(emoji=False)
 LIMIT = "20GB"
 
 Many = Annotated[str | None, typer.Option(help="one, or several separated by commas")]

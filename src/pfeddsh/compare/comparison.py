@@ -79,7 +79,7 @@ class Comparison:
             console.print(f"{len(failed)} failed; `{self.command}` tries again", soft_wrap=True)
         console.print(f"results in {self.out}", soft_wrap=True)
         if page := self.page():
-            console.print(f"to look at: {page}", soft_wrap=True)
+            console.print(f"report page: {page}", soft_wrap=True)
         return not failed
 
     def compute(self, engine: str, console: Console, quiet: bool = False) -> list[ProcessTask]:
@@ -91,7 +91,7 @@ class Comparison:
                 return self._execute(engine, console, quiet)
             except KeyboardInterrupt:
                 text = f"interrupted; `{self.command}` continues from here"
-                Console(stderr=True).print(text, soft_wrap=True)
+                Console(stderr=True, emoji=False).print(text, soft_wrap=True)
                 raise typer.Exit(130) from None
 
     def page(self) -> Path | None:
@@ -131,7 +131,7 @@ def compare(plan: Plan, out: Path, jobs: int, limit: int) -> dict[str, dict[str,
     go_on = shlex.join(["pfeddsh", "compare", "--out", str(out)])
     comparison = Comparison(plan, out.absolute(), jobs or os.cpu_count() or 1, limit, command=go_on)
     try:
-        failed = comparison.compute("local", Console(stderr=True), quiet=True)
+        failed = comparison.compute("local", Console(stderr=True, emoji=False), quiet=True)
     except typer.Exit:
         raise KeyboardInterrupt from None
     if failed:

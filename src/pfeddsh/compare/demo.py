@@ -69,12 +69,14 @@ def demonstrate(out: Path, console: Console) -> None:
     """Run it, or what is left of it, and say what came of it: the sentence and the page first."""
     comparison = Comparison(plan(), out.absolute(), 2, limit=10**9, command=f"pfeddsh demo --out {out}")
     console.print(
-        f"Five ways to take 12 new clients into a federation of 20, on the embedded digits: {len(comparison.tasks())} "
-        "small jobs, about a minute on two cores.",
+        f"Five methods: 12 new clients join a federation of 20, on the embedded digits ({len(comparison.tasks())} "
+        "small jobs, about a minute on two cores).",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
     if failed := comparison.compute("local", console, quiet=True):
-        raise UserError(f"{failed[0].name} failed; {failed[0].job.log} says why, and the same command goes on")
+        raise UserError(
+            f"{failed[0].name} failed; {failed[0].job.log} says why; run the same command again to continue"
+        )
     found = [outcome(one) for run in comparison.runs if (one := results(comparison.out / run.name))]
     found.sort(key=lambda each: -each.everyone)
     console.print()
@@ -83,7 +85,7 @@ def demonstrate(out: Path, console: Console) -> None:
     console.print(table(found))
     console.print(figure(found))
     console.print(
-        "One seed; five seeds and how this setting was chosen: docs/demo.md. Next: `pfeddsh run --help`.",
+        "This is one seed. docs/demo.md has five, and says how this setting was chosen. Next: `pfeddsh run --help`.",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
 
@@ -129,7 +131,7 @@ def figure(found: Sequence[Outcome]) -> Text:
     changes = [each.end - each.before for each in found]
     scale = WIDTH / max(1.0, max(changes, default=0.0) - min(0.0, *changes))
     left = round(-min(0.0, *changes) * scale)
-    text = Text("what becomes of existing clients when others join, points\n")
+    text = Text("change of existing clients when others join, points\n")
     for each, change in zip(found, changes, strict=True):
         bar = "\u2588" * max(1 if abs(change) >= 0.05 else 0, round(abs(change) * scale))
         text.append(f"{each.name:>15} {bar.rjust(left) if change < 0 else ' ' * left}", "red")

@@ -77,6 +77,8 @@ def draw(partition: Partition, dataset: Dataset, path: Path) -> None:
     else:
         grid.set_ylabel("class")
     figure.colorbar(image, ax=grid, label="images (white: none)", format="{x:.0f}")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the picture a name, for instance {path / 'clients.png'}")
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:

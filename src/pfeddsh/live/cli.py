@@ -9,7 +9,7 @@ from rich.console import Console
 from pfeddsh.errors import UserError
 from pfeddsh.live.edge_cli import _flower
 
-console = Console()
+console = Console(emoji=False)
 
 Insecure = Annotated[bool, typer.Option(help="no TLS, no node keys; for one machine only")]
 
@@ -35,12 +35,12 @@ def serve(
         float | None, typer.Option(help="a step opens when a newcomer has waited this many seconds")
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="any other key: lr=0.05, options.NAME=VALUE")] = None,
-    port: Annotated[int, typer.Option(help="port of the SuperLink on the loopback interface")] = 9092,
+    port: Annotated[int, typer.Option(help="port of the SuperLink on the loopback interface", min=1, max=65535)] = 9092,
     listen: Annotated[str, typer.Option(help="address of the proxy for sites")] = "0.0.0.0:9443",
     page: Annotated[
         str, typer.Option(help="PORT or HOST:PORT of the status page, /health and /metrics; 0: any free port")
     ] = "0",
-    alert_after: Annotated[float, typer.Option(help="minutes without progress before an alert; 0: never")] = 30,
+    alert_after: Annotated[float, typer.Option(help="minutes without progress before an alert; 0: never", min=0)] = 30,
     health: Annotated[str | None, typer.Option(help="HOST:PORT of Flower's own gRPC health service")] = None,
     attach: Annotated[bool, typer.Option(help="use a SuperLink that is already running on --port")] = False,
     insecure: Insecure = False,
@@ -82,6 +82,7 @@ def serve(
             "policy.toml says otherwise; until then they wait"
         )
     host, wanted = place(page)
+    server = Server(folder, port, insecure, _say, listen, attach, health)
     make_folder(folder)
     with locked(folder):  # nothing is touched before: another `serve` may be at work
         check_unchanged(folder, made)
@@ -92,7 +93,7 @@ def serve(
         alarm = Alarm(folder, alert_after, _say)
         alarm.start()
         try:
-            _until_interrupted(Server(folder, port, insecure, _say, listen, attach, health).run)
+            _until_interrupted(server.run)
         finally:
             alarm.stop()
             shown.shutdown()

@@ -15,7 +15,7 @@ from rich.table import Table
 from pfeddsh.errors import UserError
 from pfeddsh.storage.files import writable
 
-console = Console()
+console = Console(emoji=False)
 nodes_app = typer.Typer(no_args_is_help=True, help="Sites that the federation admits, and their keys.")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the coordinator's folder")]
@@ -110,19 +110,22 @@ def nodes_revoke(folder: Folder, name: Name) -> None:
 
 
 def nodes_forget(folder: Folder, name: Name) -> None:
-    """Delete what is of one site alone, in its place: it is revoked, has lost its key, or has left.
+    """Delete the data that belong only to one site, for a site that cannot run pfeddsh leave itself.
 
-    It is admitted no more. The coordinator deletes between two rounds, or when it is next started. What the common
-    model has learnt from the site cannot be taken back; docs/privacy.md says what else stays.
+    The site is no longer admitted. The coordinator deletes the data between two rounds, or at its next start. What the
+    common model has learnt from the site cannot be undone; docs/privacy.md says what else remains.
 
     Example: `pfeddsh nodes forget coordinator north`
     """
     with _flower():
         from pfeddsh.live.coordinator import forget
     for key in forget.ask(folder, name):
-        console.print(f"{name} is to be forgotten, key {key}", soft_wrap=True, highlight=False)
+        console.print(f"{name} will be deleted, key {key}", soft_wrap=True, highlight=False)
     secured = (folder / "tls" / "ca.crt").exists()
-    console.print(f"the coordinator deletes what is its alone{_apply(folder) if secured else ''}", soft_wrap=True)
+    console.print(
+        f"the coordinator deletes the data that belong only to this site{_apply(folder) if secured else ''}",
+        soft_wrap=True,
+    )
 
 
 def _apply(folder: Path) -> str:
@@ -145,7 +148,7 @@ def nodes_list(folder: Folder) -> None:
         sites = nodes.connected(folder, nodes.superlink_address(folder))
     except nodes.Unreachable as error:
         sites = listed.sites(folder)
-        Console(stderr=True).print(f"[yellow]by the folder alone:[/] {escape(str(error))}", soft_wrap=True)
+        Console(stderr=True, emoji=False).print(f"[yellow]by the folder alone:[/] {escape(str(error))}", soft_wrap=True)
     view = Table("site", "state", "key")
     for site in sites:
         view.add_row(site.name, site.state, site.key)
@@ -186,7 +189,9 @@ def predict(
         if as_json:
             print(json.dumps({key: value for key, value in asdict(result).items() if value not in ("", None)}))
         elif result.error:
-            Console(stderr=True).print(f"[red]error:[/] {escape(result.image)}: {escape(result.error)}", soft_wrap=True)
+            Console(stderr=True, emoji=False).print(
+                f"[red]error:[/] {escape(result.image)}: {escape(result.error)}", soft_wrap=True
+            )
         else:
             console.print(
                 f"{escape(result.image)}: {escape(result.label)} ({result.probability:.1%})",

@@ -10,7 +10,7 @@ from rich.console import Console
 from pfeddsh.errors import UserError
 from pfeddsh.live.edge_cli import _flower
 
-console = Console()
+console = Console(emoji=False)
 
 
 def register(app: typer.Typer) -> None:

@@ -11,7 +11,7 @@ from pfeddsh.errors import UserError
 from pfeddsh.live.edge_cli import _flower
 from pfeddsh.storage.files import writable
 
-console = Console()
+console = Console(emoji=False)
 COLOURS = {"ok": "green", "warning": "yellow", "stop": "bold red"}
 
 

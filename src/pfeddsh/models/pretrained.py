@@ -15,6 +15,8 @@ BUFFERS = ("running_mean", "running_var", "num_batches_tracked")  # statistics a
 
 def begin(model: Model, theta: Tensor, path: Path) -> Tensor:
     """`theta` with the file's weights in place of its own. Only the head may be missing, or have another shape."""
+    if path.is_dir():
+        raise UserError(f"init = {path} is a folder; give a safetensors file")
     try:
         found = load_file(path)
     except FileNotFoundError:

@@ -30,7 +30,7 @@ def report(
     from pfeddsh.report.build import build, typed
 
     built = build(places, out, typed(places, out))
-    console = Console()
+    console = Console(emoji=False)
     for problem in built.problems:
         console.print(f"[yellow]warning:[/] {escape(problem)}", soft_wrap=True, highlight=False)
     for line in built.summary:

@@ -11,7 +11,7 @@ percent = partial(Column, unit="%")
 points = partial(Column, unit="points", signed=True)
 
 SEEDS = Column("n", "seeds")
-END = percent("everyone at the end", "mean accuracy of everyone present after the last step: the measure that decides")
+END = percent("everyone at the end", "mean accuracy of all clients after the last step: the main measure")
 LOST = percent(
     "lost > 2 points",
     "share of existing clients that lost more than 2 points over a step, mean over later steps",
@@ -20,25 +20,26 @@ LOST = percent(
 FIRST = percent("first batch", "mean accuracy of the first batch after its own step")
 CHANGE = points(
     "its change",
-    "change of the first batch's accuracy from its own step to the end of the run, without training: RI of all steps "
-    "together",
+    "change of the first batch's accuracy from its own step to the end of the run, without training: RI over all steps",
 )
-CHANGE_BARE = points("its change, no guard", "the same, had clients taken every offer")
+CHANGE_BARE = points("its change, no guard", "the same if clients accepted every offer")
 PA = points(
     "PA",
-    "proactive adaptation: accuracy of newcomers after their own step minus local-only training with the same effort, "
+    "proactive adaptation: accuracy of newcomers after their own step minus local-only training with the same visits, "
     "mean over later batches",
 )
 SAMPLED = points(
     "PA, 3+ visits",
-    "the same over newcomers sampled at least three times: whether a client is sampled at all is up to the draw; left "
-    "out where all were",
+    "the same over newcomers sampled at least three times, because chance decides how often a client is sampled; empty "
+    "if all were",
 )
 ZERO_SHOT = points(
-    "zero-shot PA", "PA of newcomers before any round of their step, for methods that can serve them at once"
+    "zero-shot PA", "PA of newcomers before the first round of their step, for methods that can serve them at once"
 )
 PA_LAST = points("PA, last step", "as in the paper's Table 1: of the last batch alone")
-SAMPLED_LAST = points("PA, last step, 3+ visits", "over those of the last batch sampled at least three times")
+SAMPLED_LAST = points(
+    "PA, last step, 3+ visits", "over clients of the last batch that were sampled at least three times"
+)
 ZERO_SHOT_LAST = points("zero-shot PA, last step", "of the last batch alone")
 RI_LAST = points(
     "RI, last step",
@@ -46,5 +47,5 @@ RI_LAST = points(
 )
 PAPER_PA = points("paper PA", "as printed in the paper, five seeds")
 PAPER_RI = points("paper RI", "as printed in the paper, five seeds")
-WORSE = percent("lost anything", "share of existing clients, over all steps, that lost anything", digits=1)
+WORSE = percent("lost anything", "share of existing clients, over all steps, that lost any accuracy", digits=1)
 REPLAY = Column("replay", "per later step", digits=2, unit="s")

@@ -38,8 +38,8 @@ def latency(groups: Sequence[Group]) -> Table:
             old = paper.beside("latency", cell, 3)
             rows.append(Row(group, cell, (cell.label, cell.seeds, *(over_seeds(cell, m) for m in ours), *old)))
     note = (
-        "The quickest server first. Wall time on the machines that made the runs; the paper's figures are from another "
-        "machine. Amortised needs the number of rounds, which results.json of older versions does not tell."
+        "The fastest server comes first. Wall time on the machines that made the runs; the paper's numbers are from "
+        "another machine. Amortised needs the number of rounds, which results.json of older versions lacks."
     )
     return Table("latency", "Server latency", note, columns, tuple(rows))
 
@@ -62,7 +62,7 @@ def payload(groups: Sequence[Group]) -> Table:
         for cell in by(ours[2], group.contest_and_ablations, lowest=True):
             old = paper.payload(cell)
             rows.append(Row(group, cell, (cell.label, cell.seeds, *(over_seeds(cell, m) for m in ours), *old)))
-    note = "The smallest first. Counted from the messages, tensors only. Zero where a method sends nothing of the kind."
+    note = "The smallest comes first. Counted from the messages, tensors only. Zero: the method sends no such part."
     return Table("payload", "Payload", note, columns, tuple(rows))
 
 
@@ -78,8 +78,8 @@ def capacity(groups: Sequence[Group]) -> Table:
     ]  # fmt: skip
     note = (
         "Channels in the step's own mask: new ones and those reused from earlier steps; total allocated so far, of the "
-        "layer's width. Reused says nothing of the data: used channels get no gradient on their logits, so every later "
-        "mask holds all of them. Novelty, the dimension of the step's updates outside what used channels reach, cannot "
-        "exceed the number of clients who sent updates, however new their data."
+        "layer's width. Reuse says nothing about the data: used channels get no gradient on their logits, so every "
+        "later mask holds all of them. Novelty, the dimension of the step's updates outside what used channels reach, "
+        "cannot exceed the number of clients that sent updates, even if their data are new."
     )
     return Table("capacity", "Neuron usage, step by step", note, columns, tuple(rows))

@@ -68,7 +68,7 @@ def standing(
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(axis)
         title(figure, heading)
-    ring = "" if paper is None else ", grey ring: the paper's figure where it has one"
+    ring = "" if paper is None else ", grey ring: the paper's value, if it has one"
     caption = (
         f"{where(group)}. Filled: mean over seeds (their number in brackets), bar: standard deviation, ticks: single "
         f"seeds{ring}."
@@ -190,7 +190,7 @@ def capacity(cell: Cell) -> Drawing | None:
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=2, fontsize=7.5, handlelength=1.5)
     caption = (
-        f"{cell.label}: channels each step takes anew and all taken so far, by layer; grey line: the layer's width. "
-        f"Earlier channels are part of every later step's mask whatever its data; {seeds([cell])}."
+        f"{cell.label}: new channels of each step and all channels so far, by layer; grey line: the layer's width. "
+        f"Every later step's mask includes all earlier channels, for any data; {seeds([cell])}."
     )
     return draw(figure, f"capacity-{cell.id}", "Neuron usage per layer and step", caption, (cell.id,))

@@ -85,11 +85,11 @@ def trade(group: Group) -> Drawing | None:
         _label(axes, sorted(labels, key=lambda label: label[3] != "bold"))  # ours has the first choice
         axes.set_xlabel("change of the first batch, points")
         axes.set_ylabel("PA: newcomers' gain, points")
-        title(figure, "What newcomers gain, what the first batch pays")
-    edge = f" Open, at the edge, more than {FAR:g} points behind (change, PA): {', '.join(behind)}."
+        title(figure, "Gain of newcomers, change of the first batch")
+    edge = f" Open markers at the edge are more than {FAR:g} points behind the best (change, PA): {', '.join(behind)}."
     caption = (
-        f"{where(group)}; {seeds(list(found))} (means). Up: newcomers gain more over training alone. Right: those who "
-        f"were there first gain more from others' joining.{edge if behind else ''}"
+        f"{where(group)}; {seeds(list(found))} (means). Up: newcomers gain more over training alone. Right: the first "
+        f"batch gains more when others join.{edge if behind else ''}"
     )
     name = f"trade-{group.cells[0].id}"
     return draw(figure, name, "Gain of newcomers against change of the first batch", caption, ids(found))
@@ -102,9 +102,10 @@ def _label(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> list[
     """
     (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
     points = [((x - x0) / (x1 - x0) * AXES[0], (y - y0) / (y1 - y0) * AXES[1]) for x, y, _, _ in labels]
-    marks: list[Box] = [(px - 4, py - 4, px + 4, py + 4) for px, py in points]
+    marks = [_around(point, 4) for point in points]
     boxes: list[Box] = []
     for (px, py), (x, y, text, weight) in zip(points, labels, strict=True):
+        others = [_around(point, 8) for point in points if point != (px, py)]  # a name beside a point seems to be its
         wide = LETTER * len(text) * (1.1 if weight == "bold" else 1.0)
         places: list[tuple[float, int, float, float, Box]] = []
         for ring, (dx, dy) in product(RINGS, PLACES):
@@ -112,10 +113,11 @@ def _label(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> list[
             left = px + away - (0 if dx > 0 else wide if dx < 0 else wide / 2)
             box = (left, py + up - LINE / 2, left + wide, py + up + LINE / 2)
             outside = max(0, -box[0]) + max(0, box[2] - AXES[0]) + max(0, -box[1]) + max(0, box[3] - AXES[1])
-            covered = sum(_overlap(box, mark) for mark in marks) + 10 * sum(_overlap(box, other) for other in boxes)
-            tie = [(px + part * away, py + part * up) for part in (0.3, 0.5, 0.7, 0.9)]
-            covered += sum(_overlap((x - 2, y - 2, x + 2, y + 2), other) for x, y in tie for other in boxes)
-            places.append((covered + 10 * outside + 4 * (ring - 1), len(places), away, up, box))
+            covered = sum(_overlap(box, mark) for mark in marks) + 100 * sum(_overlap(box, other) for other in boxes)
+            covered += sum(_overlap(box, other) for other in others) / 2 if ring > 1 else 0
+            tie = [_around((px + part * away, py + part * up), 2) for part in (0.3, 0.5, 0.7, 0.9)]
+            covered += sum(_overlap(part, other) for part in tie for other in (*boxes, *others))
+            places.append((covered + 10 * outside + 10 * (ring - 1), len(places), away, up, box))
         _, _, away, up, box = min(places)
         boxes.append(box)
         line: Any = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
@@ -125,6 +127,10 @@ def _label(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> list[
             arrowprops=line if max(abs(away) / 6, abs(up) / 8) > 1.3 else None,
         )  # fmt: skip
     return boxes
+
+
+def _around(point: tuple[float, float], half: float) -> Box:
+    return point[0] - half, point[1] - half, point[0] + half, point[1] + half
 
 
 def _overlap(a: Box, b: Box) -> float:
@@ -161,8 +167,8 @@ def over_steps(group: Group) -> Drawing | None:
         axes.set_ylabel("accuracy, %")
         title(figure, "Every batch, step by step")
     caption = (
-        f"{where(group)}, {cell.label}, seed {run.seed} (n = 1). Thick: the first batch; thin: later ones from their "
-        "own step on, open where they stood before its first round; dashed: everyone; cross: trained alone."
+        f"{where(group)}, {cell.label}, seed {run.seed} (n = 1). Thick line: the first batch; thin lines: later "
+        "batches; open circle: before their first round; dashed: everyone; cross: training alone."
     )
     return draw(figure, f"steps-{group.cells[0].id}", "Accuracy of every batch over steps", caption, (cell.id,))
 

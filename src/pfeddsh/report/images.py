@@ -61,13 +61,13 @@ def _encode(images: np.ndarray) -> str:
     """Images are normalised pixels; each channel is stretched to what the sheet needs."""
     low, high = np.percentile(images, [1, 99], axis=(0, 2, 3), keepdims=True)
     pixels = (255 * np.clip((images - low) / np.maximum(high - low, 1e-6), 0, 1)).astype(np.uint8)
-    side = pixels.shape[-1] + 2
+    height, width = pixels.shape[-2:]
     rows = -(-len(pixels) // COLUMNS)
-    sheet = np.zeros((rows * side, COLUMNS * side, 4), np.uint8)  # transparent between the images
+    sheet = np.zeros((rows * (height + 2), COLUMNS * (width + 2), 4), np.uint8)  # transparent between the images
     for i, image in enumerate(pixels):
-        y, x = side * (i // COLUMNS), side * (i % COLUMNS)
-        sheet[y : y + side - 2, x : x + side - 2, :3] = image.transpose(1, 2, 0)
-        sheet[y : y + side - 2, x : x + side - 2, 3] = 255
+        y, x = (height + 2) * (i // COLUMNS), (width + 2) * (i % COLUMNS)
+        sheet[y : y + height, x : x + width, :3] = image.transpose(1, 2, 0)
+        sheet[y : y + height, x : x + width, 3] = 255
     out = io.BytesIO()
     Image.fromarray(sheet).save(out, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()

@@ -107,7 +107,8 @@ def _why(error: Exception) -> str:
     """One line; of a foreign file only the first few of its many mistakes."""
     if isinstance(error, ValidationError):
         wrong = error.errors()
-        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": Value error, ") for e in wrong[:3]]
+        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in wrong[:3]]
+        lines = [line.removeprefix("Value error, ") for line in lines]
         return "not a results.json of pfeddsh: " + "; ".join(lines) + (" ..." if len(wrong) > 3 else "")
     return str(error.strerror if isinstance(error, OSError) and error.strerror else error)
 

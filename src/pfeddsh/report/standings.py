@@ -52,7 +52,7 @@ def build(groups: Sequence[Group]) -> tuple[Table, Table, Table]:
     return (
         mark(table, [WHOLE_COLUMNS.index(column) for column in (END, FIRST, PA, SAMPLED, CHANGE)]),
         mark(paper, [LAST_COLUMNS.index(column) for column in (PA_LAST, SAMPLED_LAST, RI_LAST)]),
-        Table("tests", "Against the best other method", TESTS, TEST_COLUMNS, tuple(tests)),
+        Table("tests", "Comparison with the best other method", TESTS, TEST_COLUMNS, tuple(tests)),
     )
 
 
@@ -114,20 +114,22 @@ LAST_COLUMNS = (
     *P(RI_LAST.name),
 )  # fmt: skip
 WHOLE = (
-    "Of the whole run, ordered by everyone at the end, which decides; the other measures explain it. Mean ± standard "
-    "deviation over n seeds. p: against the best other method, over clients and over seeds, see the tests. Oracles "
-    "(joint, central) and controls (local) are nobody's rivals. Bold: highest mean, if all methods have the same seeds."
+    "All measures cover the whole run. Methods are ordered by everyone at the end, the main measure; the others "
+    "explain it. Mean ± standard deviation over n seeds. p: comparison with the best other method, over clients and "
+    "over seeds; the tests are below. Oracles (joint, central) and controls (local) are shown, but not compared. "
+    "Bold: highest mean, if all methods have the same seeds."
 )
 LAST = (
-    "As the paper reports it: of the last batch and of the step in which it joined. A method that has lost much before "
-    "may look good here; the table of the whole run decides."
+    "As in the paper: only the last batch and the step in which it joined. A method whose clients lost much before may "
+    "look good here, so use the table of the whole run to compare methods."
 )
 TESTS = (
-    "Against the best other method, which is found on the seeds that both have. Over clients: Wilcoxon's signed-rank "
-    "test, two-sided, each client paired with itself in the same seed. Clients of one seed share a training run, so it "
-    "says whether these clients differ. Over seeds: a paired t-test of the seeds' means, which says whether the next "
-    f"training run would; with fewer than {paired.FEW} seeds it says nothing. Both are corrected after Holm for the "
-    f"methods of the table. Beyond chance: both below {paired.LEVEL:g}."
+    "Each method is compared with the best other method, on the seeds that both have. Over clients: Wilcoxon's "
+    "signed-rank test, two-sided; each client is paired with itself in the same seed. Clients of one seed share a "
+    "training run, so this test says whether the difference holds for these clients. Over seeds: a paired t-test of "
+    "the seeds' means. It says whether the difference would hold in another training run; it needs at least "
+    f"{paired.FEW} seeds. Both have Holm's correction for the methods of the table. Beyond chance: both below "
+    f"{paired.LEVEL:g}."
 )
 TEST_COLUMNS = (
     Column("measure", text=True), METHOD,
@@ -135,5 +137,5 @@ TEST_COLUMNS = (
     Column("against", "the best other method in this measure", text=True),
     Column("seeds won", "seeds with a positive difference, of those both have", text=True),
     Column("clients", "pairs in the test"), Column("p, clients"), Column("p, seeds"),
-    Column("beyond chance", "where both tests say so", text=True),
+    Column("beyond chance", f"yes if both p-values are below {paired.LEVEL:g}", text=True),
 )  # fmt: skip

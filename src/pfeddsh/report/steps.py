@@ -10,14 +10,14 @@ from pfeddsh.report.table import Column, Row, Table, Value
 COLUMNS = (
     Column("step"), Column("newcomers", "clients that joined in this step"),
     Column("their accuracy", "after the step", unit="%"),
-    Column("alone", "the same clients after local-only training with the same effort", unit="%"),
+    Column("alone", "the same clients after local-only training with the same visits", unit="%"),
     Column("PA", "their accuracy minus alone", signed=True, unit="points"),
     Column("zero-shot PA", "before the step's first round", signed=True, unit="points"),
-    Column("existing before", "accuracy of those who were there, before the step", unit="%"),
+    Column("existing before", "accuracy of existing clients before the step", unit="%"),
     Column("existing after", "the same clients after the step, without training", unit="%"),
     Column("RI", "their change", signed=True, unit="points"),
     Column(LOST.name, "share of existing clients that lost more than 2 points over this step", digits=1, unit="%"),
-    Column("everyone", "accuracy of everyone present", unit="%"),
+    Column("everyone", "mean accuracy of all clients so far", unit="%"),
 )  # fmt: skip
 
 

@@ -19,14 +19,14 @@ def sentences(group: Group) -> list[str]:
     """
     contest = group.contest
     if group.cells[0].runs[0].results.steps < 2:
-        return ["One step only: nobody joined later, so there is neither PA nor RI."]
+        return ["There is only one step, and no client joined later, so there is neither PA nor RI."]
     if len(contest) < 2:
         return [line for cell in contest for line in (_alone(cell), _losers(contest))]
     everyone = measures.everyone_at_the_end, paired.at_the_end
     return [
-        _winner("Everyone at the end is best off with", "accuracy", contest, *everyone, PERCENT),
-        _winner("Newcomers gain most with", "PA", contest, measures.pa_mean, paired.everyone_who_joined),
-        _winner("The first batch fares best with", "change", contest, measures.ri_total, paired.first_batch),
+        _winner("Everyone at the end: the best is", "accuracy", contest, *everyone, PERCENT),
+        _winner("Newcomers: the best is", "PA", contest, measures.pa_mean, paired.everyone_who_joined),
+        _winner("The first batch: the best is", "change", contest, measures.ri_total, paired.first_batch),
         _losers(contest),
     ]
 
@@ -104,9 +104,9 @@ def _losers(cells: Sequence[Cell]) -> str:
     told = [f"{label} {share:.0f} %" if share >= 1 else f"{label} under 1 %" for share, label, _ in harmed]
     _, label, loss = max(harmed, key=lambda each: each[2].points)
     unharmed = [cell.label for cell in cells if cell.label not in {label for _, label, _ in harmed}]
-    none = f" None lost that much under {', '.join(unharmed)}." if unharmed else ""
+    none = f" No client lost that much under {', '.join(unharmed)}." if unharmed else ""
     return (
-        f"Existing clients that lost more than {LOST:g} points in a step: {', '.join(told)}. Hardest hit: client "
+        f"Existing clients that lost more than {LOST:g} points in a step: {', '.join(told)}. Largest loss: client "
         f"{loss.client} of seed {loss.seed} under {label}, {loss.points:.1f} points in step {loss.step}.{none}"
     )
 
@@ -120,8 +120,8 @@ def protocol(setting: Setting) -> str:
     text = (
         f"Clients by {split}; {known.get('rounds_first')} rounds for the first batch, {known.get('rounds_later')} for "
         f"each later one; {100 * float(known.get('sample_fraction') or 0):g} % of the joining batch sampled; "
-        f"{known.get('local_epochs')} local epoch(s), SGD, rate {known.get('lr')}, momentum {known.get('momentum')}, "
-        f"batch size {known.get('batch_size')}."
+        f"{known.get('local_epochs')} local epoch(s), SGD, learning rate {known.get('lr')}, momentum "
+        f"{known.get('momentum')}, batch size {known.get('batch_size')}."
     )
     unlike = ", ".join(f"{name} {value}" for name, value in setting.differs().items())
-    return text + (f" Unlike the default protocol: {unlike}." if unlike else "")
+    return text + (f" Different from the default protocol: {unlike}." if unlike else "")

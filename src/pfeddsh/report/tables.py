@@ -52,7 +52,7 @@ ALL: tuple[tuple[Column, Measure], ...] = (
     (ZERO_SHOT_LAST, measures.zero_shot_last),
     (RI_LAST, measures.ri_last),
     (Column("lowest RI", "of all steps", signed=True, unit="points"), measures.ri_lowest),
-    (Column("RI, last step, no guard", "had clients taken every offer", signed=True, unit="points"),
+    (Column("RI, last step, no guard", "if clients accepted every offer", signed=True, unit="points"),
      measures.ri_unguarded),
     (WORSE, measures.worse),
 )  # fmt: skip
@@ -87,7 +87,7 @@ def _ablation(groups: Sequence[Group]) -> Table:
     columns = (METHOD, SEED_LIST, *(c for c, _ in shown), Column("paper accuracy", unit="%"), PAPER_PA, PAPER_RI)
     cells = [(group, cell) for group in groups for cell in by(measures.everyone_at_the_end, group.ablations)]
     rows = _with_the_paper("ablation", _spreads(cells, shown), 3)
-    note = "Parts of pFedDSH taken away one by one. The paper's ablation has a PA and RI unlike those of its Table 1."
+    note = "Parts of pFedDSH are removed one by one. PA and RI in the paper's ablation differ from its Table 1."
     return Table("ablation", "Ablation", note, columns, rows)
 
 
@@ -99,7 +99,7 @@ def _sensitivity(groups: Sequence[Group]) -> Table:
         (REPLAY, measures.replay_seconds),
     )  # fmt: skip
     cells = [(group, cell) for group in groups for several in group.sensitivity for cell in several]
-    note = "Runs that differ in a setting of the method only; the first of each method has its usual settings."
+    note = "Runs that differ only in settings of the method; the first of each method has its default settings."
     columns = (METHOD, SEED_LIST, *(c for c, _ in shown), PAPER_PA, PAPER_RI)
     rows = _with_the_paper("sensitivity", _spreads(cells, shown), 2)
     return Table("sensitivity", "Sensitivity to settings", note, columns, rows)
@@ -121,5 +121,5 @@ def _losses(groups: Sequence[Group]) -> Table:
             shares = over_seeds(cell, measures.lost), over_seeds(cell, measures.worse)
             rows.append(Row(group, cell, (cell.label, cell.seeds, *shares, *worst)))
     return Table(
-        "losses", "Who lost", "The most harmed first. Over all steps after a client's own.", columns, tuple(rows)
+        "losses", "Clients that lost accuracy", "The method with the largest share comes first.", columns, tuple(rows)
     )

@@ -44,7 +44,7 @@ def _alerts(health: Health, folder: Path) -> Iterable[Metric]:
     yield CounterMetricFamily(
         "pfeddsh_coordinator_restarts", "times that it ended before its work was done", value=restarts(folder)
     )
-    yield _gauge("stalled", "1 if something is under way and nothing has moved for too long", bool(health.stalled))
+    yield _gauge("stalled", "1 if work is in progress but there was no progress for too long", bool(health.stalled))
     yield _gauge("disk_free_bytes", "room left on the disk of the folder", shutil.disk_usage(folder).free)
     ends = GaugeMetricFamily("pfeddsh_certificate_end_timestamp_seconds", "when a certificate ends", labels=["file"])
     for name in ("ca.crt", "server.pem"):

@@ -62,8 +62,8 @@ def stalled(phase: str, moved: Moved | None, minutes: float, now: datetime.datet
     if still < 60 * minutes:
         return None
     return (
-        f"nothing has moved for {duration(still)}, since step {moved.step}, {moved.phase}, round {moved.round}: "
-        "look at who is online, at the last refusals, and at `pfeddsh doctor`"
+        f"no progress for {duration(still)}, since step {moved.step}, {moved.phase}, round {moved.round}: "
+        "check which sites are online, the last refusals, and `pfeddsh doctor`"
     )
 
 

@@ -42,6 +42,9 @@ class Server:
         attach: bool = False,
         health: str | None = None,
     ) -> None:
+        self._authority = (folder / "tls" / "ca.crt").resolve()
+        if not insecure and not self._authority.exists():
+            raise UserError(f"{self._authority} is missing; make it with `pfeddsh certs {folder}`, or use --insecure")
         self.folder, self.address, self.insecure, self.say = folder, f"127.0.0.1:{port}", insecure, say
         self.listen, self.attach, self.health = listen, attach, health
         self._said, self._begun = "", False
@@ -180,12 +183,7 @@ class Server:
         if self.insecure:
             entry.append("insecure = true")
         else:
-            authority = (self.folder / "tls" / "ca.crt").resolve()
-            if not authority.exists():
-                raise UserError(
-                    f"{authority} is missing; make it with `pfeddsh certs {self.folder}`, or use --insecure"
-                )
-            entry.append(f"root-certificates = '{authority}'")
+            entry.append(f"root-certificates = '{self._authority}'")
             proxy.write(self.folder, listen=self.listen, superlink=self.address)
             self.say(
                 f"sites connect to {self.listen}; start the proxy with: nginx -p {self.folder.resolve()} -c nginx.conf"

@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,6 +42,8 @@ def make(folder: Path, hosts: Sequence[str] = ()) -> list[Path]:
     The server's certificate names `hosts` and the loopback, over which the proxy reaches the SuperLink. To renew it,
     move server.pem and server.key away and call this again: the CA stays, so no site has to change anything.
     """
+    for host in hosts:  # a wrong one is refused before anything is written
+        _alternative(host)
     tls = folder / "tls"
     tls.mkdir(parents=True, exist_ok=True)
     ca, server = tls / "ca.crt", tls / "server.pem"
@@ -155,9 +158,12 @@ def _alternative(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     try:
-        return x509.DNSName(host.encode("idna").decode())
-    except UnicodeError as error:
-        raise UserError(f"'{host}' is neither a host name nor an address") from error
+        name = host.encode("idna").decode()
+    except UnicodeError:
+        name = ""
+    if not re.fullmatch(r"[\w.*-]+", name):
+        raise UserError(f"'{host}' is neither a host name nor an address")
+    return x509.DNSName(name)
 
 
 def _certificate(

@@ -38,7 +38,7 @@ rounding = 0.05
 histogram_epsilon = 1.0
 
 # May descriptions of the data leave: normalisation statistics, image features, class means? pFedDSH and FedAvg with
-# own statistics need none; with a method that cannot do without them this site waits, and says so.
+# own statistics need none. If a method requires them, this site waits and says so.
 statistics = false
 
 # May measurements leave: accuracy on held-out images, the training loss, whether an offer was better? The operator
