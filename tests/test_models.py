@@ -54,6 +54,18 @@ def test_the_vector_and_the_module_hold_the_same_weights(model: Model) -> None:
     assert {name: tuple(state[name].shape) for name in model.shapes} == dict(model.shapes)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_lenet_pools_first_where_nothing_is_differentiated_to_the_same_bits(layout: torch.memory_format) -> None:
+    model, gates = LeNet(5), torch.rand(226, generator=stream(4)).round(decimals=1)
+    images = some(model, 40)[0].contiguous(memory_format=layout)
+    images[:, :, :9] = 0.5  # windows of equal elements
+    theta = model.init(stream(0)).requires_grad_()
+    for statistics in (None, model.calibrate(theta, images, gates)):
+        differentiable = model.forward(theta, images, statistics, gates)
+        assert differentiable.requires_grad
+        assert torch.equal(model.forward(theta.detach(), images, statistics, gates), differentiable)
+
+
 def test_slices_tile_the_vector_and_the_head_ends_it(model: Model) -> None:
     places = list(model.slices.values())
     assert [place.start for place in places] == [0, *(place.stop for place in places[:-1])]
