@@ -20,6 +20,7 @@ from pfeddsh.models.base import Seen, Shape, split_statistics
 from pfeddsh.models.channels import Channels, Ends
 from pfeddsh.models.fast import CHANNELS, EPSILON, GATES, LeNetTrainer, split_gates
 from pfeddsh.models.flat import Layout
+from pfeddsh.models.moments import moments
 
 SHAPE: Shape = (3, 32, 32)
 STATISTICS = 2 * (6 + 16)
@@ -140,7 +141,7 @@ class LeNet:
         for layer in (0, 1):
             x = F.conv2d(x, p[f"conv{layer + 1}.weight"], p[f"conv{layer + 1}.bias"])
             if seen is not None:
-                seen.append((x.mean((0, 2, 3)), x.var((0, 2, 3), unbiased=False)))
+                seen.append(moments(x))
                 if enough and layer == 1:
                     break
             mean, variance = normal[layer]
