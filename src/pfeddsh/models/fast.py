@@ -21,7 +21,7 @@ _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends
 
 
 def _product(x: Tensor, weight: Tensor) -> Tensor:
-    """x weight^T by oneDNN: it uses the widest vectors of any processor, which MKL does on some makers' alone."""
+    """x weight^T by oneDNN, which uses the widest vectors of any processor; MKL does not on those of AMD."""
     if _onednn is None or x.dtype != torch.float32 or x.device.type != "cpu":
         return torch.mm(x, weight.t())
     result: Tensor = _onednn(x, weight, None, "none", [], "")
@@ -148,7 +148,6 @@ class _Workspace:
         self.first = _Normalisation(batch, 14, 6, like)
         self.second = _Normalisation(batch, 5, 16, like)
         self.patches = like.new_empty(batch * 5 * 5, 6 * 6 * 6)
-        self.convolved = like.new_empty(batch * 5 * 5, 4 * 16)
         self.d_rows = like.new_empty(batch, 7, 5, 72)
         self.d_pixels = like.new_empty(batch * 14 * 14, 6)
         rows, pixels = self.d_rows.view(-1, 5, 2, 3, 12).transpose(1, 2), self.d_pixels.view(-1, 2, 7, 12)
@@ -213,7 +212,7 @@ class LeNetTrainer:
         self._conv2.spread(p["conv2.weight"])
         x = torch.conv2d(images, self._conv1.kernel, stride=2)
         x = w.first.forward(x.permute(0, 2, 3, 1).reshape(-1, 24), gate[0])
-        x = torch.mm(w.unfold(x), self._conv2.columns, out=w.convolved)
+        x = _product(w.unfold(x), self._conv2.rows)
         x = w.second.forward(x, gate[1])
         self._x0 = x = x.view(n, 25, 16).transpose(1, 2).reshape(n, 400)
         self._a1 = x = torch.addmm(p["fc1.bias"], x, p["fc1.weight"].t()).relu_()
@@ -242,7 +241,7 @@ class LeNetTrainer:
             return self.gradient
         d = d.view(n, 16, 25).transpose(1, 2).reshape(-1, 16)
         d = w.second.backward(d, self._dg[1])
-        torch.mm(d.t(), w.patches, out=self._conv2.d_rows)
+        self._conv2.d_rows.copy_(_product(d.t(), w.patches.t()))
         self._conv2.collect(g["conv2.weight"])
         d = w.first.backward(w.fold(_product(d, self._conv2.columns)), self._dg[0])
         _, d_weight, _ = _ops.convolution_backward(
