@@ -12,6 +12,7 @@ from pfeddsh.models import module as modules
 from pfeddsh.models import registry
 from pfeddsh.models.base import Model, split_statistics, statistics_size
 from pfeddsh.models.lenet import LeNet
+from pfeddsh.models.moments import _variance, moments
 from pfeddsh.models.parts import added, part
 from pfeddsh.models.training import cross_entropy, sgd_epoch
 
@@ -52,6 +53,34 @@ def test_the_vector_and_the_module_hold_the_same_weights(model: Model) -> None:
     state = model.module(theta, statistics).state_dict()
     assert torch.equal(torch.cat([state[name].flatten() for name in model.shapes]), theta)
     assert {name: tuple(state[name].shape) for name in model.shapes} == dict(model.shapes)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_lenet_pools_first_where_nothing_is_differentiated_to_the_same_bits(layout: torch.memory_format) -> None:
+    model, gates = LeNet(5), torch.rand(226, generator=stream(4)).round(decimals=1)
+    images = some(model, 40)[0].contiguous(memory_format=layout)
+    images[:, :, :9] = 0.5  # windows of equal elements
+    theta = model.init(stream(0)).requires_grad_()
+    for statistics in (None, model.calibrate(theta, images, gates)):
+        differentiable = model.forward(theta, images, statistics, gates)
+        assert differentiable.requires_grad
+        assert torch.equal(model.forward(theta.detach(), images, statistics, gates), differentiable)
+
+
+@pytest.mark.parametrize("shape", [(500, 6, 28, 28), (3, 16, 5, 5), (1, 4, 1, 1), (70, 64)])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_moments_have_the_bits_of_pytorch(shape: tuple[int, ...], offset: float) -> None:
+    x = torch.randn(shape, generator=stream(0)) + offset
+    x = x.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else x
+    x[:, 0] = 0.1  # nothing but rounding is left of its variance
+    over = [0, *range(2, len(shape))]
+    mean, variance = moments(x)
+    assert torch.equal(mean, x.mean(over)) and torch.equal(variance, x.var(over, unbiased=False))
+
+
+def test_most_variances_are_found_the_fast_way() -> None:
+    x = torch.randn(50, 8, 8, 6, generator=stream(0))
+    assert _variance(x) is not None and _variance(x.fill_(0.1)) is None
 
 
 def test_slices_tile_the_vector_and_the_head_ends_it(model: Model) -> None:

@@ -17,6 +17,15 @@ CHANNELS = (6, 16, 120, 84)  # of LeNet's layers, each with a gate
 GATES = sum(CHANNELS)
 
 _ops = torch.ops.aten
+_onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    """x weight^T by oneDNN, which uses the widest vectors of any processor; MKL does not on those of AMD."""
+    if _onednn is None or x.dtype != torch.float32 or x.device.type != "cpu":
+        return torch.mm(x, weight.t())
+    result: Tensor = _onednn(x, weight, None, "none", [], "")
+    return result
 
 
 def split_gates(gates: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -24,15 +33,17 @@ def split_gates(gates: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 class _Convolution:
-    """The weight of a 5x5 convolution spread to four 6x6 ones: (4 groups x outputs, 6, 6, inputs).
+    """The weight of a 5x5 convolution spread to four 6x6 ones: (4 groups x outputs, 6, 6, inputs), and views of it.
 
     The groups are left-top, left-bottom, right-top, right-bottom; the rest of the four windows stays zero.
     """
 
     def __init__(self, outputs: int, inputs: int, like: Tensor) -> None:
-        self.weight = like.new_zeros(4 * outputs, 6, 6, inputs)
-        self.gradient = torch.empty_like(self.weight)
-        self._weights = self._windows(self.weight)
+        wide = like.new_zeros(4 * outputs, 6, 6, inputs)
+        self.gradient = torch.empty_like(wide)
+        self.kernel, self.rows = wide.permute(0, 3, 1, 2), wide.view(4 * outputs, -1)
+        self.columns, self.d_rows = self.rows.t(), self.gradient.view(4 * outputs, -1)
+        self._weights = self._windows(wide)
         self._gradients = [group for side in self._windows(self.gradient) for group in side]
 
     @staticmethod
@@ -64,36 +75,39 @@ class _Normalisation:
         self.average = like.new_full((1, 4 * side), 1 / (4 * side))
         self.epsilon = like.new_full((1, channels), EPSILON)
         self.tile = torch.eye(channels, out=like.new_empty(channels, channels)).repeat(1, 4 * side)
-        self.factors = like.new_empty(4, channels)
-        self.scale, self.shift, self.slope, self.offset = self.factors.chunk(4)
+        self.row = self.tile[:, :width]
+        factors = like.new_empty(4, channels)
+        self.scale, self.shift, self.slope, self.offset = factors.chunk(4)
+        self.to_normal, self.to_correct = factors.chunk(2)
         self.scales, self.shifts = self.normal = like.new_empty(2, width)
         self.slopes, self.offsets = self.correction = like.new_empty(2, 4 * width)
         self.pair = like.new_empty(positions, 2 * channels)
         self.top, self.bottom = self.pair.chunk(2, 1)
         self.pooled = like.new_empty(positions, channels)
         self.active = torch.empty_like(self.pooled)  # after ReLU, before the gate
+        self.pooled_rows, self.active_rows = self.pooled.view(-1, width), self.active.view(-1, width)
         self.gated = torch.empty_like(self.pooled)
         self.d_pair, self.step = torch.empty_like(self.pair), torch.empty_like(self.pair)
         self.d_x = like.new_empty(positions, 4 * channels)
         self.d_left, self.d_right = self.d_x.chunk(2, 1)
+        self.d_rows = self.d_x.view(-1, 4 * width)
 
     def forward(self, x: Tensor, gate: Tensor | None) -> Tensor:
-        c, width = self.channels, self.width
         # Moments of each column of a row of the picture, then over columns: short sums are fast and more accurate.
-        columns = x.view(1, -1, 1, 4 * width).permute(0, 3, 1, 2)
-        means, variances = torch.batch_norm_update_stats(columns, None, None, 0.0)
-        means, variances = means.view(-1, c), variances.view(-1, c)
+        self.x_rows = x.view(-1, 4 * self.width)
+        means, variances = torch.batch_norm_update_stats(self.x_rows, None, None, 0.0)
+        means, variances = means.view(-1, self.channels), variances.view(-1, self.channels)
         self.mean = torch.mm(self.average, means)
         means.sub_(self.mean)
         variance = torch.addmm(self.epsilon, self.average, variances.addcmul_(means, means))
         torch.rsqrt(variance, out=self.scale)
         torch.mul(self.mean, self.scale, out=self.shift)
-        torch.mm(self.factors[:2], self.tile[:, :width], out=self.normal)
-        self.x, self.gate = x, gate
+        torch.mm(self.to_normal, self.row, out=self.normal)
+        self.gate = gate
         self.left, self.right = x.chunk(2, 1)
         torch.maximum(self.left, self.right, out=self.pair)
         torch.maximum(self.top, self.bottom, out=self.pooled)
-        torch.mul(self.pooled.view(-1, width), self.scales, out=self.active.view(-1, width)).sub_(self.shifts).relu_()
+        torch.mul(self.pooled_rows, self.scales, out=self.active_rows).sub_(self.shifts).relu_()
         return self.active if gate is None else torch.mul(self.active, gate, out=self.gated)
 
     def backward(self, d: Tensor, d_gate: Tensor) -> Tensor:
@@ -104,11 +118,10 @@ class _Normalisation:
         torch.mm(self.shares, torch.mul(d, self.active, out=self.gated), out=self.slope)
         torch.mm(self.shares, d, out=self.offset)
         self.offset.addcmul_(self.shift, self.slope, value=-1)
-        self.factors[2:].mul_(self.scale)
+        self.to_correct.mul_(self.scale)
         self.slope.mul_(self.scale)
-        torch.mm(self.factors[2:], self.tile, out=self.correction)
-        wide = (-1, 4 * self.width)
-        torch.addcmul(self.offsets, self.x.view(wide), self.slopes, out=self.d_x.view(wide))
+        torch.mm(self.to_correct, self.tile, out=self.correction)
+        torch.addcmul(self.offsets, self.x_rows, self.slopes, out=self.d_rows)
         d.view(-1, self.width).mul_(self.scales)
         # Back through the two maxima; of equal elements the first wins, as in PyTorch.
         d_bottom = _ops.threshold_backward(d, torch.sub(self.bottom, self.top, out=self.pooled), 0)
@@ -129,31 +142,32 @@ def _gated_relu(d: Tensor, active: Tensor, gate: Tensor | None, d_gate: Tensor) 
 
 
 class _Workspace:
-    """The buffers whose size depends on the batch."""
+    """The buffers whose size depends on the batch, and how patches of 6x6 pixels at distance 2 lie in them."""
 
     def __init__(self, batch: int, like: Tensor) -> None:
         self.first = _Normalisation(batch, 14, 6, like)
         self.second = _Normalisation(batch, 5, 16, like)
         self.patches = like.new_empty(batch * 5 * 5, 6 * 6 * 6)
-        self.d_patches = torch.empty_like(self.patches)
-        self.convolved = like.new_empty(batch * 5 * 5, 4 * 16)
         self.d_rows = like.new_empty(batch, 7, 5, 72)
         self.d_pixels = like.new_empty(batch * 14 * 14, 6)
+        rows, pixels = self.d_rows.view(-1, 5, 2, 3, 12).transpose(1, 2), self.d_pixels.view(-1, 2, 7, 12)
+        self._rows = [self.d_rows[:, i : i + 5] for i in range(3)]
+        self._columns = [(pixels[:, :, i : i + 5], rows[:, :, :, i]) for i in range(3)]
 
     def unfold(self, x: Tensor) -> Tensor:
-        """The 6x6 patches, at distance 2, of 14x14 pixels with 6 channels each."""
+        """The patches of 14x14 pixels with 6 channels each."""
         patches = self.patches.view(-1, 5, 5, 6, 36)
         patches.copy_(x.as_strided(patches.shape, (14 * 84, 2 * 84, 2 * 6, 84, 1)))
         return self.patches
 
-    def fold(self) -> Tensor:
-        """The sum of the overlapping gradients in `d_patches`: first over three rows of patches, then columns."""
-        rows, patches = self.d_rows.zero_(), self.d_patches.view(-1, 5, 5, 3, 72)
-        for i in range(3):
-            rows[:, i : i + 5].add_(patches[:, :, :, i])
-        pixels, parts = self.d_pixels.zero_().view(-1, 2, 7, 12), rows.view(-1, 5, 2, 3, 12).transpose(1, 2)
-        for i in range(3):
-            pixels[:, :, i : i + 5].add_(parts[:, :, :, i])
+    def fold(self, d_patches: Tensor) -> Tensor:
+        """The sum of the overlapping gradients of patches: first over three rows of patches, then columns."""
+        self.d_rows.zero_()
+        for rows, part in zip(self._rows, d_patches.view(-1, 5, 5, 3, 72).unbind(3), strict=True):
+            rows.add_(part)
+        self.d_pixels.zero_()
+        for pixels, part in self._columns:
+            pixels.add_(part)
         return self.d_pixels
 
 
@@ -196,9 +210,9 @@ class LeNetTrainer:
         self._images = images = images.contiguous(memory_format=torch.channels_last)
         self._conv1.spread(p["conv1.weight"])
         self._conv2.spread(p["conv2.weight"])
-        x = torch.conv2d(images, self._conv1.weight.permute(0, 3, 1, 2), stride=2)
+        x = torch.conv2d(images, self._conv1.kernel, stride=2)
         x = w.first.forward(x.permute(0, 2, 3, 1).reshape(-1, 24), gate[0])
-        x = torch.mm(w.unfold(x), self._conv2.weight.view(64, -1).t(), out=w.convolved)
+        x = _product(w.unfold(x), self._conv2.rows)
         x = w.second.forward(x, gate[1])
         self._x0 = x = x.view(n, 25, 16).transpose(1, 2).reshape(n, 400)
         self._a1 = x = torch.addmm(p["fc1.bias"], x, p["fc1.weight"].t()).relu_()
@@ -227,14 +241,13 @@ class LeNetTrainer:
             return self.gradient
         d = d.view(n, 16, 25).transpose(1, 2).reshape(-1, 16)
         d = w.second.backward(d, self._dg[1])
-        torch.mm(d.t(), w.patches, out=self._conv2.gradient.view(64, -1))
+        self._conv2.d_rows.copy_(_product(d.t(), w.patches.t()))
         self._conv2.collect(g["conv2.weight"])
-        torch.mm(d, self._conv2.weight.view(64, -1), out=w.d_patches)
-        d = w.first.backward(w.fold(), self._dg[0])
+        d = w.first.backward(w.fold(_product(d, self._conv2.columns)), self._dg[0])
         _, d_weight, _ = _ops.convolution_backward(
             d.view(n, 14, 14, 24).permute(0, 3, 1, 2),
             self._images,
-            self._conv1.weight.permute(0, 3, 1, 2),
+            self._conv1.kernel,
             *(None, [2, 2], [0, 0], [1, 1], False, [0, 0], 1),  # no bias, stride, padding, dilation, one group
             [False, True, False],  # the gradient of the weight alone
         )

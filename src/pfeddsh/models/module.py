@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pfeddsh.models.autograd import AutogradTrainer, normalisations
 from pfeddsh.models.base import Seen, Shape, split_statistics, statistics_size
 from pfeddsh.models.flat import Layout
+from pfeddsh.models.moments import moments
 
 AT_ONCE = 2_000_000  # numbers of the input that pass through the network together when nothing is trained
 NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
@@ -192,8 +193,7 @@ class ModuleModel:
 
     def _note_statistics(self, norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if self._seen is not None:
-            over = [dim for dim in range(inputs[0].dim()) if dim != 1]
-            self._seen[norm] = inputs[0].mean(over), inputs[0].var(over, unbiased=False)
+            self._seen[norm] = moments(inputs[0])
 
     def _note_features(self, tail: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if self._read is not None:

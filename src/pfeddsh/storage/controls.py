@@ -21,7 +21,7 @@ from pfeddsh.errors import UserError
 from pfeddsh.models import registry as networks
 from pfeddsh.storage.files import replacing
 
-VERSION = 1  # of the local training: a change of its arithmetic must raise it
+VERSION = 2  # of the local training: a change of its arithmetic must raise it
 # What a client that trains alone does not depend on, and what the key tells in another way (data, schedule, network).
 EXCLUDED = frozenset({
     "method", "options", "later", "existing", "evidence", "engine", "workers", "dataset", "data_dir", "schedule",
