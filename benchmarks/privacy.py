@@ -81,7 +81,9 @@ def table(found: Found) -> str:
         cells += [f"{accuracy(runs):.1f}" for runs in own]
         lines.append(f"| {' | '.join(cells)} |")
     uploads = max((r["privacy"]["uploads"] for runs in found.values() for r in runs if "privacy" in r), default=0)
-    about = f"At most {uploads} uploads a client; training alone gives {alone(found):.1f} %; means of {len(SEEDS)} seeds"
+    about = (
+        f"At most {uploads} uploads a client; training alone gives {alone(found):.1f} %; means of {len(SEEDS)} seeds"
+    )
     return "\n".join([*lines, "", f"{about}, and their largest epsilon."])
 
 
