@@ -1,8 +1,9 @@
-"""The question that existing sites are asked before a step is closed: what may leave, what gets in, who goes missing."""
+"""What existing sites are asked before a step is closed: what may leave, what gets in, and who does not answer."""
 
 import json
 
 import pytest
+import torch
 from conftest import assert_same_bits
 from live_sites import FakeNetwork, federation, final_state, run_in_process, shards, simulate, tampered
 
@@ -85,11 +86,14 @@ def followed(server):
     return [event["share"] for event in events if event["event"] == "version"]
 
 
-def test_a_liar_does_not_decide(tmp_path, paths):
+def test_a_liar_does_not_decide_and_nobody_tells_a_model_instead_of_a_number(tmp_path, paths):
     federation(tmp_path / "server", **QUICK)
-    network = town(tmp_path, paths, lambda name, body: tampered(body, says(1.0 if name == "site-0" else 0.5)))
+    told = {"site-0": says(1.0), "site-1": lambda message: message.tensors.update(more=torch.zeros(1 << 18))}
+    network = town(tmp_path, paths, lambda name, body: tampered(body, told.get(name, says(0.5))))
     run_in_process(tmp_path / "server", network)
     assert followed(tmp_path / "server") == [0.5]
+    status = json.loads((tmp_path / "server" / "status.json").read_text())
+    assert [(one["client"], "bytes" in one["reason"]) for one in status["refused"]] == [("site-1", True)]
 
 
 def test_who_leaves_or_is_silent_when_asked_stops_nothing_and_a_liar_does_not_decide_for_them(
