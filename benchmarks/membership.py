@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from privacy import measure, put
+from privacy import measure, name, put
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from pfeddsh.configure import build
@@ -23,6 +23,7 @@ from pfeddsh.storage.checkpoint import Checkpoints
 from pfeddsh.values import read
 
 LEVELS = ((0.0, 0.0), (0.2, 0.0), (0.2, 0.015), (0.2, 0.05), (0.2, 0.15))  # clips and noises of the federations
+SEED = 0
 FALSE = 0.01  # false alarms among images that were not trained on
 LONG = ("digits-long", "local", 0.0, 0.0)  # the check
 
@@ -53,11 +54,11 @@ def membership(out: Path) -> str:
     lines.append("|---|---:|---:|---:|---:|---:|")
     levels = [("digits", method, *level) for method in ("pfeddsh", "fedavg-prior") for level in LEVELS]
     for protocol, method, clip, noise in [*levels, LONG]:
-        results = measure(protocol, method, clip, noise, out)
-        seen, unseen = losses(out / f"{protocol}-{method}-{clip:g}-{noise:g}")
+        results = measure(protocol, method, clip, noise, SEED, out)
+        seen, unseen = losses(out / name(protocol, method, clip, noise, SEED))
         area, caught = found(seen, unseen)
-        name = "alone, ten times as long" if protocol == LONG[0] else method
-        what = [name, f"{clip:g}" if clip else "none", f"{noise:g}" if noise else "none"]
+        who = "alone, ten times as long" if protocol == LONG[0] else method
+        what = [who, f"{clip:g}" if clip else "none", f"{noise:g}" if noise else "none"]
         lines.append(f"| {' | '.join(what)} | {results['acc_end_mean']:.1f} | {area:.3f} | {caught:.1f} |")
         print(lines[-1], flush=True)
     return "\n".join(

@@ -1,8 +1,8 @@
 """What epsilon costs: everyone's accuracy at the end against the privacy of uploads, as a table and a figure.
 
-`python benchmarks/privacy.py --out runs/privacy` runs the digits (some thirty runs of half a minute); `--protocol
-digits-half` has half of the clients in each round; `cifar10` is shortened (PFEDDSH_DATA names the folder). Finished
-runs are not repeated. `--docs` puts figures and tables into docs/privacy.md. The accounting is that of
+`python benchmarks/privacy.py --out runs/privacy` runs the digits (144 runs of seconds); `--protocol digits-half` has
+half of the clients in each round; `cifar10` is shortened (PFEDDSH_DATA names the folder). Finished runs are not
+repeated. `--docs` puts figures and tables into docs/privacy.md. The accounting is that of
 `pfeddsh.mechanisms.accounting`.
 """
 
@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pfeddsh.configure import build
 from pfeddsh.federation.run import run
 from pfeddsh.mechanisms import accounting
 
-METHODS = {"pfeddsh": "pFedDSH", "fedavg-prior": "FedAvg + prior"}
+METHODS = {"pfeddsh": "pFedDSH", "fedavg": "FedAvg", "fedavg-prior": "FedAvg + prior"}
 # What is measured where. Half of the clients in each round, with as many uploads each: noise averages out better.
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "digits": {"dataset": "digits"},
@@ -30,7 +31,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "digits-long": {"dataset": "digits", "local_epochs": 10},  # for benchmarks/membership.py
     "cifar10": {"dataset": "cifar10", "schedule": "80+20", "rounds_first": 40, "rounds_later": 10},
 }
-# Clips and noises. An upload of the digits without privacy has a norm of 0.001 to 0.18: the widest clip never acts.
+# Clips and noises. On the digits, the widest clip changes nothing for pFedDSH.
 GRIDS: dict[str, dict[float, tuple[float, ...]]] = {
     "digits": {
         1.0: (0.0, 0.003, 0.01, 0.03),
@@ -38,27 +39,36 @@ GRIDS: dict[str, dict[float, tuple[float, ...]]] = {
         0.05: (0.0, 0.06, 0.2, 0.6, 2.0, 10.0),
     },
     "digits-half": {0.2: (0.0, 0.015, 0.05, 0.15, 0.5)},
-    "cifar10": {0.2: (0.0, 0.005, 0.02, 0.1)},
+    "cifar10": {0.2: (0.0, 0.005, 0.02, 0.1, 0.5, 2.0)},
 }
-Found = dict[tuple[str, float, float], dict[str, Any]]  # method, clip (0: none), noise
+SEEDS = {"digits": (0, 1, 2), "digits-half": (0, 1, 2), "cifar10": (0,)}
+Found = dict[tuple[str, float, float], list[dict[str, Any]]]  # method, clip (0: none), noise -> a run a seed
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-def measure(protocol: str, method: str, clip: float, noise: float, out: Path) -> dict[str, Any]:
+def name(protocol: str, method: str, clip: float, noise: float, seed: int) -> str:
+    return f"{protocol}-{method}-{clip:g}-{noise:g}-{seed}"
+
+
+def measure(protocol: str, method: str, clip: float, noise: float, seed: int, out: Path) -> dict[str, Any]:
     """One run, or what it left if it has been done."""
-    folder = out / f"{protocol}-{method}-{clip:g}-{noise:g}"
+    folder = out / name(protocol, method, clip, noise, seed)
     if not (folder / "results.json").exists():
         privacy = {"clip": clip, "noise": noise}
-        values = {"method": method, "seed": 0, "engine": "serial", "privacy": privacy}
+        values = {"method": method, "seed": seed, "engine": "serial", "privacy": privacy}
         run(build({**values, **PROTOCOLS[protocol]}), folder)
     results: dict[str, Any] = json.loads((folder / "results.json").read_text())
     return results
 
 
+def accuracy(runs: list[dict[str, Any]]) -> float:
+    return float(statistics.mean(results["acc_end_mean"] for results in runs))
+
+
 def alone(found: Found) -> float:
     """Local-only training: what a client has without anybody else."""
-    own = next(iter(found.values()))["local"]
-    return float(sum(own) / len(own))
+    runs = next(iter(found.values()))
+    return float(statistics.mean(own for results in runs for own in results["local"]))
 
 
 def table(found: Found) -> str:
@@ -66,15 +76,20 @@ def table(found: Found) -> str:
     lines.append("|---:|---:|---:|" + "---:|" * len(METHODS))
     for clip, noise in dict.fromkeys(key[1:] for key in found):
         own = [found[method, clip, noise] for method in METHODS]
-        epsilon = own[0].get("privacy", {}).get("epsilon")
         cells = [f"{clip:g}" if clip else "none", f"{noise:g}" if noise else "none"]
-        cells += ["none" if epsilon is None else f"{epsilon:,.0f}" if epsilon > 20 else f"{epsilon:.1f}"]
-        cells += [f"{results['acc_end_mean']:.1f}" for results in own]
+        cells += ["none" if (e := spent(own[0])) is None else f"{e:,.0f}" if e > 20 else f"{e:.1f}"]
+        cells += [f"{accuracy(runs):.1f}" for runs in own]
         lines.append(f"| {' | '.join(cells)} |")
-    uploads = max((r["privacy"]["uploads"] for r in found.values() if "privacy" in r), default=0)
-    return "\n".join(
-        [*lines, "", f"At most {uploads} uploads a client; training alone gives {alone(found):.1f} %; seed 0."]
-    )
+    uploads = max((r["privacy"]["uploads"] for runs in found.values() for r in runs if "privacy" in r), default=0)
+    about = f"At most {uploads} uploads a client; training alone gives {alone(found):.1f} %"
+    seeds = len(next(iter(found.values())))
+    return "\n".join([*lines, "", f"{about}; {f'means of {seeds} seeds' if seeds > 1 else 'seed 0'}."])
+
+
+def spent(runs: list[dict[str, Any]]) -> float | None:
+    """The epsilon of whoever has uploaded most, in any of the runs."""
+    told = [e for results in runs if (e := results.get("privacy", {}).get("epsilon")) is not None]
+    return max(told, default=None)
 
 
 def cohorts(least: int = 3, noise: float = 0.05, uploads: int = 12) -> str:
@@ -94,16 +109,14 @@ def cohorts(least: int = 3, noise: float = 0.05, uploads: int = 12) -> str:
 
 def figure(protocol: str, found: Found, path: Path) -> None:
     drawing, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    for colour, (method, name) in zip(("C0", "C1"), METHODS.items(), strict=True):
+    for colour, (method, name) in zip(("C0", "C1", "C2"), METHODS.items(), strict=True):
         for style, clip in zip(("-o", "--s", ":^"), GRIDS[protocol], strict=False):
             own = [
-                (r["privacy"]["epsilon"], r["acc_end_mean"])
-                for (m, c, z), r in found.items()
-                if (m, c) == (method, clip) and z
+                (e, accuracy(r)) for (m, c, z), r in found.items() if (m, c) == (method, clip) and z and (e := spent(r))
             ]
             if own:
                 axes.plot(*zip(*sorted(own), strict=True), style, color=colour, label=f"{name}, clip {clip:g}")
-        axes.axhline(found[method, 0.0, 0.0]["acc_end_mean"], color=colour, lw=0.8, label=f"{name}, no privacy")
+        axes.axhline(accuracy(found[method, 0.0, 0.0]), color=colour, lw=0.8, label=f"{name}, no privacy")
     axes.axhline(alone(found), color="grey", ls="--", label="training alone")
     axes.set(xscale="log", xlabel="epsilon (delta = 1e-5); less is more private", ylabel="everyone at the end, %")
     axes.set_title(protocol)
@@ -138,8 +151,9 @@ def main() -> None:
     found: Found = {}
     for clip, noise in levels:
         for method in METHODS:
-            results = found[method, clip, noise] = measure(given.protocol, method, clip, noise, given.out)
-            print(method, clip, noise, round(results["acc_end_mean"], 2), flush=True)
+            runs = [measure(given.protocol, method, clip, noise, seed, given.out) for seed in SEEDS[given.protocol]]
+            found[method, clip, noise] = runs
+            print(method, clip, noise, *(round(results["acc_end_mean"], 2) for results in runs), flush=True)
     print(table(found))
     if given.docs:
         put(f"benchmarks/privacy.py {given.protocol}", table(found))

@@ -262,6 +262,8 @@ class Federation:
             self.ledger.add_transfer(down=question.nbytes, up=answer.nbytes)
             if "share" in answer.facts:  # else its own policy withholds it
                 answers[client] = answer
+        if 2 * len(answers) < len(judges):
+            answers = {}  # too few to speak for the others: most of them could be lying
         if told := self.method.decide(self.state, answers):
             self.tell("version", {"step": step, **told})
 

@@ -18,6 +18,7 @@ from pfeddsh.models.base import split_statistics
 MOST = 10**8  # images anyone can claim to have
 LARGEST = 1e6  # of any number in a tensor that nothing else bounds
 FEATURE = 100.0  # mean or standard deviation of what a normalisation meets: of weights that work, some ten
+ANSWERS = ("receive", "score", "keep", "judge")  # to these a few numbers are told, and no tensors
 RULES = ("acc", "acc_unguarded")  # what accuracies a score may tell
 CEILING = 100  # times the norm of the first model: no sequence of uploads leads beyond
 WEIGHTS = ("delta", "values")  # under these names weights arrive that were not sent under the same
@@ -35,7 +36,7 @@ class Door:
     def admit(self, job: str, who: Member, sent: Message, reply: Message) -> Message:
         """The reply with what this job may tell and nothing more; `BadMessage` for anything else."""
         try:
-            if job in ("receive", "score", "keep", "judge"):
+            if job in ANSWERS:
                 return Message(facts=_answer(job, reply.facts, who.test or MOST))
             facts, kept = _numbers(reply.facts, who.train or MOST), self._withheld(job, reply)
             reply = Message(reply.tensors, facts | ({"withheld": kept} if kept else {}))

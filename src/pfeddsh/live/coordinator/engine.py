@@ -6,7 +6,7 @@ from pfeddsh.federation.engines import Reply
 from pfeddsh.federation.workbench import SERVER, Call, Workbench
 from pfeddsh.live.coordinator.admission import Admission
 from pfeddsh.live.coordinator.config import LiveConfig
-from pfeddsh.live.coordinator.door import plain
+from pfeddsh.live.coordinator.door import ANSWERS, plain
 from pfeddsh.live.coordinator.schedule import LiveSchedule
 from pfeddsh.live.exchange import Absent, Exchange, NotNow
 from pfeddsh.live.wire import LATER, decode, encode_call
@@ -16,7 +16,7 @@ from pfeddsh.methods.task import Task
 
 PATIENT = ("card", "local", "settle", "keep")  # worth waiting for a client that is not connected right now
 DAY = 86400.0  # seconds: nobody is waited for longer than that
-ROOM = 1 << 20  # bytes by which a reply may exceed twice what was sent
+ROOM = 1 << 20  # bytes of an answer in numbers, and by which other replies may exceed twice what was sent
 
 
 class LiveBench(Workbench):
@@ -46,8 +46,8 @@ class LiveEngine:
         key = self._admission.roster.clients[call.visit.client].key
         body = encode_call(call, self._settings)
         grace = self._config.offline_after if call.job in PATIENT else 0.0
-        address, limit = lambda: self._admission.node_of(key), 2 * len(body) + ROOM
-        sent = self._exchange.ask(address, body, self._config.round_timeout, grace, limit)
+        limit = ROOM if call.job in ANSWERS else 2 * len(body) + ROOM
+        sent = self._exchange.ask(lambda: self._admission.node_of(key), body, self._config.round_timeout, grace, limit)
         sent.add_done_callback(lambda done: _hand_over(done, result))
         return result
 
