@@ -150,7 +150,7 @@ def guard() -> tuple[str, int, list[str]]:
         text(78, 137, "offer"),
         box(186, 55, 140, 64),
         text(256, 82, "own images,"),
-        text(256, 102, "flipped, shifted"),
+        text(256, 102, "shifted, flipped"),
         path([(148, 42), (167, 42), (167, 76)], "line"),
         arrow(167, 76, 186, 76),
         path([(148, 132), (167, 132), (167, 98)], "line"),

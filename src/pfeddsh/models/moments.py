@@ -20,7 +20,7 @@ def _variance(x: Tensor) -> Tensor | None:
     """The bits of `x.var`, which sums in double precision as well but one by one; None where these are in doubt."""
     channels = x.shape[-1]
     rows = x.reshape(-1, channels if x.dim() < 3 else x.shape[-2] * channels)
-    total = torch.zeros(2, rows.shape[1], dtype=torch.float64)
+    total = x.new_zeros(2, rows.shape[1], dtype=torch.float64)
     for part in rows.split(max(1, PART // rows.shape[1])):
         wide = part.double()
         total[0] += wide.sum(0)
