@@ -31,6 +31,7 @@ from pfeddsh.models import registry as networks
 from pfeddsh.rng import numpy_stream
 
 CONTROL = "control"  # the job that runs a client's local-only control
+CHUNK = 64  # images that are scaled at once
 CPU = torch.device("cpu")
 PATHS = ("data_dir", "init")  # of a configuration, beside the dataset's
 SERVER = -1  # the 'client' of work that the server itself hands out
@@ -70,8 +71,10 @@ class Shard:
         self._shift = -torch.from_numpy(dataset.mean.copy()).view(-1, 1, 1) / std
 
     def _select(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> tuple[Tensor, Tensor]:
-        pixels = torch.from_numpy(images[index]).to(torch.float32).mul_(self._scale).add_(self._shift)
-        pixels = pixels.contiguous(memory_format=self._layout)  # at last: planes are scaled faster than pixels
+        pixels = torch.empty((len(index), *images.shape[1:]), device=CPU, memory_format=self._layout)
+        for start in range(0, len(index), CHUNK):  # planes are scaled faster than pixels, and in the cache
+            raw = torch.from_numpy(images[index[start : start + CHUNK]])
+            pixels[start : start + CHUNK] = raw.to(torch.float32).mul_(self._scale).add_(self._shift)
         return pixels.to(self.device), torch.from_numpy(labels[index]).long().to(self.device)
 
     @cached_property
