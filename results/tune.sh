@@ -63,6 +63,13 @@ trial hr-local-head attraction=1 scale=1000
 trial hr-local-head attraction=1 scale=1000 replay_rate=0.1
 trial hr-local-head attraction=10 scale=1000
 trial fedavg-prior
+trial fedavg-prior statistics=own
+trial fedavg-prior-finetune
+trial fedavg-prior-finetune finetune=4
+trial fedavg-prior-finetune finetune=8
+trial fedavg-prior-finetune finetune=2 finetune_rate=0.003
+trial fedavg-prior-finetune finetune=4 finetune_rate=0.003
+trial fedavg-prior-finetune finetune=2 finetune_rate=0.0003
 trial fedper statistics=fresh
 trial fedper-prior
 trial fedrep head_epochs=2
@@ -73,10 +80,10 @@ trial fedselect every=1 statistics=fresh
 trial fedweit statistics=fresh
 trial pfedhn statistics=fresh
 trial pfedhn-local-head
-trial ditto
+trial ditto lam=0.1
 trial ditto-prior
+trial ditto-prior lam=0.1
 trial ditto-prior lam=0.01
-trial ditto-prior lam=1
 trial pfeddsh
 trial pfeddsh rate=0
 trial pfeddsh rate=0.2

@@ -16,7 +16,7 @@ from pfeddsh.models.training import sgd_epoch
 
 
 class Settings(Normalised, PriorAware):
-    lam: float = Field(0.1, ge=0, description="how strongly the own model is drawn to the global one")
+    lam: float = Field(1.0, ge=0, description="how strongly the own model is drawn to the global one")
 
 
 class Ditto(FedAvg):
