@@ -80,6 +80,7 @@ trial fedselect every=1 statistics=fresh
 trial fedweit statistics=fresh
 trial pfedhn statistics=fresh
 trial pfedhn-local-head
+trial ditto
 trial ditto lam=0.1
 trial ditto-prior
 trial ditto-prior lam=0.1
