@@ -20,6 +20,7 @@ from pfeddsh.report.looks import looks
 
 FIRST_BATCH = ("pfeddsh", "fedavg-prior", "fedper", "fedavg")
 GROWTH = ("20+80", "10+90", "20+4x20", "10+9x10")
+FAR = 15  # points behind the best at the end: drawn, such a method would hide what separates the others
 
 
 def name(cell: Cell) -> str:
@@ -62,8 +63,13 @@ def draw_growth(groups: Sequence[Group], out: Path) -> None:
         rows, min(2, len(shown)), figsize=(8, 3.4 * rows + 0.6), layout="constrained", squeeze=False, sharey=True
     )
     for axes, group in zip(panels.flat, shown, strict=False):
-        growth.plot(axes, group, group.contest, {cell.id: name(cell) for cell in group.contest})
+        ends = {cell.id: float(growth.curves(cell).mean(0)[-1]) for cell in group.contest}
+        near = [cell for cell in group.contest if ends[cell.id] >= max(ends.values()) - FAR]
+        growth.plot(axes, group, near, {cell.id: name(cell) for cell in near})
         axes.set_title(group.schedule, fontsize=11)
+        far = [f"{plain(cell)} {ends[cell.id]:.0f} %" for cell in group.contest if cell not in near]
+        if far:
+            axes.set_xlabel(f"{axes.get_xlabel()}\nnot shown, at the end: {', '.join(far)}", fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in list(panels.flat)[len(shown) :]:
         axes.set_visible(False)
