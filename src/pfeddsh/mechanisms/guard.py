@@ -69,11 +69,11 @@ def judged_by(current: Predict, trained: Examples, held_out: Examples, evidence:
         return held_out, current(held_out[0])
     flipped = shifted((trained[0].flip(-1), trained[1]))
     said = current(flipped[0])
-    if (recognised := _right(said, flipped[1])) >= FAIR * len(flipped[1]):
+    if (recognised := right(said, flipped[1])) >= FAIR * len(flipped[1]):
         return flipped, said
     moved = shifted(trained)
     unflipped = current(moved[0])
-    return (flipped, said) if recognised >= FAIR * _right(unflipped, moved[1]) else (moved, unflipped)
+    return (flipped, said) if recognised >= FAIR * right(unflipped, moved[1]) else (moved, unflipped)
 
 
 def shifted(examples: Examples) -> Examples:
@@ -89,9 +89,9 @@ def shifted(examples: Examples) -> Examples:
     return torch.cat(parts), torch.cat([labels[i::4] for i in range(len(corners))])
 
 
-def _right(logits: Tensor, labels: Tensor) -> int:
+def right(logits: Tensor, labels: Tensor) -> int:
     return int((logits.argmax(1) == labels).sum())
 
 
 def _merit(logits: Tensor, labels: Tensor, count: bool) -> tuple[int, float]:
-    return _right(logits, labels) if count else 0, -float(F.cross_entropy(logits, labels))
+    return right(logits, labels) if count else 0, -float(F.cross_entropy(logits, labels))

@@ -274,12 +274,12 @@ class Method:
         images, labels = data.test
         kept = guard.kept(memory, self.prior(data))
         if kept is not None and self._still_served(kept, message, memory):
-            correct = dict.fromkeys(("acc", "acc_unguarded"), _right(self.logits(kept, images, message), labels))
+            correct = dict.fromkeys(("acc", "acc_unguarded"), guard.right(self.logits(kept, images, message), labels))
         else:
             models = {"acc": self.followed(message, data, memory)}
             if kept is not None:
                 models = {"acc": kept, "acc_unguarded": models["acc"]}
-            correct = {rule: _right(self.logits(model, images, message), labels) for rule, model in models.items()}
+            correct = {rule: guard.right(self.logits(model, images, message), labels) for rule, model in models.items()}
         return Message(facts={"correct": correct, "count": len(labels)}), memory
 
     @torch.inference_mode()
@@ -291,17 +291,13 @@ class Method:
     def correct(
         self, theta: Tensor, examples: tuple[Tensor, Tensor], statistics: Tensor | None, gates: Tensor | None = None
     ) -> int:
-        return _right(self.logits(Served(theta, statistics, gates), examples[0], Message()), examples[1])
+        return guard.right(self.logits(Served(theta, statistics, gates), examples[0], Message()), examples[1])
 
 
 def _pooled(message: Message) -> str:
     """The pooled statistics in a message, as a word; none, if there are none."""
     found = message.tensors.get("statistics")
     return "" if found is None else hashlib.sha256(found.cpu().numpy().tobytes()).hexdigest()
-
-
-def _right(logits: Tensor, labels: Tensor) -> int:
-    return int((logits.argmax(1) == labels).sum())
 
 
 def pooled(network: models.Model, statistics: Sequence[Tensor]) -> Tensor:
