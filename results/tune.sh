@@ -72,9 +72,12 @@ trial fedavg-prior-finetune finetune=4 finetune_rate=0.003
 trial fedavg-prior-finetune finetune=2 finetune_rate=0.0003
 trial fedper statistics=fresh
 trial fedper-prior
-trial fedrep head_epochs=2
+trial fedrep head_epochs=1
+trial fedrep head_epochs=4
+trial fedrep head_epochs=1 statistics=fresh
 trial fedrep statistics=fresh
 trial fedrep-prior
+trial fedrep-prior head_epochs=1
 trial fedselect every=1
 trial fedselect every=1 statistics=fresh
 trial fedweit statistics=fresh
@@ -86,7 +89,7 @@ trial ditto-prior
 trial ditto-prior lam=0.1
 trial ditto-prior lam=0.01
 trial pfeddsh
-trial pfeddsh rate=0
+trial pfeddsh rate=0.1
 trial pfeddsh rate=0.2
 trial pfeddsh histogram=false
 trial pfeddsh-hyper

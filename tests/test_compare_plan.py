@@ -144,7 +144,7 @@ def test_ablations_of_pfeddsh_share_the_rounds_of_step_1():
         assert shared(keys("pfeddsh"), keys(other)) == 1, other
     for other in ("pfeddsh-hyper-snapshot", "pfeddsh-hyper-unprotected"):
         assert shared(keys("pfeddsh-hyper"), keys(other)) == 1, other
-    for other in ("pfeddsh-common", "pfeddsh-hyper", "pfeddsh-hyper-gate", "pfeddsh-paper"):
+    for other in ("pfeddsh-deviation", "pfeddsh-hyper", "pfeddsh-hyper-gate", "pfeddsh-paper"):
         assert shared(keys("pfeddsh"), keys(other)) == 0, other
     again = keys("pfeddsh-unguarded", existing="guard", options={"replay": "common"})
     assert shared(keys("pfeddsh-replay"), again) == 4, "a name is no difference"

@@ -53,9 +53,9 @@ def test_panels_that_share_an_axis_show_all_lines(tmp_path):
 
 
 def test_a_method_looks_the_same_whoever_stands_beside_it(tmp_path):
-    names = ("fedavg", "fedper", "pfeddsh", "pfeddsh-hyper-gate", "pfeddsh-common")
+    names = ("fedavg", "fedper", "pfeddsh", "pfeddsh-hyper-gate", "pfeddsh-deviation")
     many = groups(tmp_path / "many", *(results(name) for name in names))[0]
-    few = groups(tmp_path / "few", *(results(name) for name in ("pfeddsh-common", "fedper")))[0]
+    few = groups(tmp_path / "few", *(results(name) for name in ("pfeddsh-deviation", "fedper")))[0]
     styles = {cell.label: looks(many)[cell.id] for cell in many.cells}
     assert {cell.label: looks(few)[cell.id] for cell in few.cells}.items() <= styles.items()
     assert len({(str(style["color"]), str(style["linestyle"])) for style in styles.values()}) == len(names)

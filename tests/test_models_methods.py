@@ -92,7 +92,7 @@ def test_larger_networks_train(model: str, data: Any, tmp_path: Path) -> None:
     assert not torch.equal(tensors["state:theta"], Workbench(config("fedavg", model=model, **one)).task.theta0)
 
 
-@pytest.mark.parametrize("method", ["pfeddsh", "pfeddsh-hyper", "pfeddsh-hyper-snapshot"])
+@pytest.mark.parametrize("method", ["pfeddsh-deviation", "pfeddsh-hyper", "pfeddsh-hyper-snapshot"])
 @pytest.mark.parametrize("personal", ["all", "head", "norm+head", "dense"])
 def test_deviations_lie_on_the_chosen_part(method: str, personal: str, data: Any, tmp_path: Path) -> None:
     data((3, 8, 8))
@@ -101,7 +101,7 @@ def test_deviations_lie_on_the_chosen_part(method: str, personal: str, data: Any
     tensors = final_tensors(tmp_path / "run")
     own = [t for name, t in tensors.items() if name.endswith(("deviation", "state:b2"))]
     assert own and {len(tensor) for tensor in own} == {sizes[personal]}
-    if method != "pfeddsh":
+    if method != "pfeddsh-deviation":
         assert tensors["state:W2"].shape == (sizes[personal], 16) and tensors["state:W2"].any()
 
 

@@ -57,10 +57,10 @@ def watched(tmp_path_factory):
     """Finished federations, each computed once; tests must not change them."""
     computed = {}
 
-    def federation(**changes):
-        key = repr(changes)
+    def federation(method="pfeddsh", **changes):
+        key = repr((method, changes))
         if key not in computed:
-            computed[key] = watch(tiny("pfeddsh", **changes), tmp_path_factory.mktemp("watched"))
+            computed[key] = watch(tiny(method, **changes), tmp_path_factory.mktemp("watched"))
         return computed[key]
 
     return federation
@@ -114,10 +114,12 @@ def test_on_a_pool_interrupted_and_resumed_it_gives_the_bits_of_one_process(refe
     assert_same_bits(final_tensors(tmp_path / "run"), final_tensors(whole.out))
 
 
-def test_an_accepting_client_is_served_exactly_its_version_and_its_deviation(monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", ["pfeddsh", "pfeddsh-deviation"])
+def test_an_accepting_client_is_served_exactly_its_version_and_its_deviation_if_any(monkeypatch, tmp_path, name):
     monkeypatch.setattr(guard, "prefers", lambda *_: True)
-    federation = watch(tiny("pfeddsh"), tmp_path)
+    federation = watch(tiny(name), tmp_path)
     method, state = federation.method, federation.state
+    assert any("deviation" in memory for memory in federation.memories.values()) == (name == "pfeddsh-deviation")
     for client in federation.plan.onboarded(2):
         memory, data = federation.memories[client], federation.bench.shard(client)
         assert torch.equal(memory["kept"], state["common/3"] + memory.tensors.get("deviation", 0))
@@ -144,7 +146,7 @@ def test_a_prior_on_the_logits_is_one_in_the_output_bias():
 
 
 def test_the_deviation_is_what_a_client_kept_of_its_own_training(watched):
-    federation = watched()
+    federation = watched("pfeddsh-deviation")
     for client in federation.plan.batch(1):
         kept = [memories[client].get("deviation") for memories in federation.kept]
         assert (kept[0] is not None) == bool(federation.plan.visits(1, client))
@@ -232,14 +234,14 @@ class TestShare:
 
 @pytest.mark.parametrize(("share", "version"), [(0.0, "common/3"), (1.0, "trained/3")])
 def test_newcomers_are_served_between_the_version_and_what_their_step_trained(tmp_path, share, version):
-    federation = watch(tiny("pfeddsh", options={"newcomer_share": share, "rate": 0.0}), tmp_path)
+    federation = watch(tiny("pfeddsh", options={"newcomer_share": share}), tmp_path)
     for client in federation.plan.batch(3):
         assert torch.equal(federation.memories[client]["kept"], federation.state[version])
 
 
 def test_a_common_model_alone_with_everything_new_is_prior_aware_fedavg(tmp_path):
-    """No deviation, plain mean, no blending: the simplest control is within the method."""
-    options = {"rate": 0.0, "share": 1.0, "histogram": False}
+    """Plain mean, no blending: the simplest control is within the method."""
+    options = {"share": 1.0, "histogram": False}
     ours = Watched(tiny("pfeddsh-unguarded", options=options), tmp_path / "ours")
     plain = Watched(tiny("fedavg-prior"), tmp_path / "plain")
     for federation in (ours, plain):

@@ -1,13 +1,12 @@
 """pFedDSH: a common model that keeps learning as others join, and what each client keeps to itself.
 
-theta_k = a version of the common model + the client's own deviation, and its label prior on the logits. The common
-model learns from every batch; each step leaves a version, which existing clients are offered and may decline. The
-deviation is what a client remembers of its own visits, the latest most. It is added in serving, never in training; like
-the prior it stays at the client, so nothing that newcomers do can change it, and a newcomer is served well before its
-first round.
+theta_k = a version of the common model, and the client's label prior on the logits. The common model learns from every
+batch; each step leaves a version, which existing clients are offered and may decline. The prior stays at the client, so
+a newcomer is served well before its first round.
 
-The paper generates the deviation by a hypernetwork on the server: that is `hyperdsh.py`. docs/deviations.md says why
-this form is the default.
+`rate` adds a deviation: what a client remembers of its own visits, the latest most, in serving, never in training. It
+earns nothing that shows, so it is off. The paper generates it by a hypernetwork on the server: that is `hyperdsh.py`.
+docs/deviations.md says why this form is the default.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,7 +66,9 @@ class Settings(AroundCommon):
     """Chosen by everyone's accuracy at the end on seeds that no table reports (results/trials.csv)."""
 
     statistics: Statistics = "blended"
-    rate: float = Field(0.1, ge=0, description="of the deviation: the part of a visit's change that a client keeps")
+    rate: float = Field(
+        0.0, ge=0, description="of a deviation: the part of a visit's change that a client keeps; 0: it has none"
+    )
     fade: float = Field(0.3, ge=0, le=1, description="how much of its deviation a client forgets at each visit")
     ask: bool = Field(
         True,
@@ -78,7 +79,7 @@ class Settings(AroundCommon):
 class PFedDSH(Method):
     """State: `common`; its versions `common/t`, and `trained/t` for the newcomers of the last step; `statistics`.
 
-    Upload: `delta`, served minus trained weights. Memory: `deviation`, and the model the client has accepted.
+    Upload: `delta`, served minus trained weights. Memory: the model the client accepted, and its `deviation`, if any.
     """
 
     Settings: ClassVar[type[Options]] = Settings

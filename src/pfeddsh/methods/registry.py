@@ -112,9 +112,11 @@ METHODS: dict[str, Entry] = {
         "the same encoder, a last layer of its own for every client",
         {"local_head": True, "statistics": "own", "attraction": 1.0, "scale": 1000.0},  # tuned: the head leads
     ),
-    "pfeddsh": Entry(PFedDSH, "a common model with versions, deviations kept by clients, guard", existing="guard"),
+    "pfeddsh": Entry(PFedDSH, "a common model with versions, each client's label prior, guard", existing="guard"),
     "pfeddsh-unguarded": Entry(PFedDSH, "ablation: everyone takes every version"),
-    "pfeddsh-common": Entry(PFedDSH, "ablation: the common model alone, no deviations", {"rate": 0}, existing="guard"),
+    "pfeddsh-deviation": Entry(
+        PFedDSH, "ablation: each client also keeps a part of its own training", {"rate": 0.1}, existing="guard"
+    ),
     "pfeddsh-counted": Entry(
         PFedDSH, "ablation: versions follow a step by the number of newcomers alone", {"ask": False}, existing="guard"
     ),

@@ -15,7 +15,7 @@ FAMILIES = {  # as the paper groups them: neighbouring colours in a family, each
     "orange": ("pfedhn", "pefll", "odpfl-hn", "pfedhn-embed-only", "pfedhn-local-head"),
     "purple": ("fedweit", "fedclass", "hr", "fedclass-local-head", "hr-local-head"),
     "grey": ("joint", "local", "central", "local-prior"),
-    "blue": ("pfeddsh", "pfeddsh-counted", "pfeddsh-unguarded", "pfeddsh-common", "pfeddsh-replay"),
+    "blue": ("pfeddsh", "pfeddsh-counted", "pfeddsh-unguarded", "pfeddsh-deviation", "pfeddsh-replay"),
     "sky": (
         "pfeddsh-hyper",
         "pfeddsh-hyper-gate",
