@@ -24,6 +24,7 @@ from torch import nn
 
 from pfeddsh import Config
 from pfeddsh.federation import engines
+from pfeddsh.federation.allocation import keep_freed_memory
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.models import registry
@@ -136,6 +137,7 @@ def main(name: str) -> None:
             rounds_first=rounds * TURNS + 1, model=name,
         )  # fmt: skip
         torch.set_num_threads(1)
+        keep_freed_memory()  # as `pfeddsh run` does
         bench = Workbench(config)
         engine = engines.create(bench.config, bench)
         counter = Counter()

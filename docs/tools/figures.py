@@ -129,15 +129,14 @@ def offers() -> tuple[str, int, list[str]]:
         text(73, 108, "new version", "small"),
         box(262, 20, 210, 150),
         text(367, 46, "existing client"),
-        text(367, 76, "new version", "small"),
-        text(367, 96, "+ its own deviation", "small"),
-        text(367, 116, "+ its own label prior", "small"),
+        text(367, 82, "new version", "small"),
+        text(367, 106, "+ its own label prior", "small"),
         text(367, 146, "= the offer", "blue"),
         arrow(138, 76, 262, 76),
         text(200, 66, "weights", "small"),
         arrow(262, 124, 138, 124),
         text(200, 142, "yes or no", "small"),
-        text(8, 202, "Deviation, label prior and images stay at the client.", "small", "start"),
+        text(8, 202, "Label prior and images stay at the client.", "small", "start"),
     ]
     return "The coordinator sends a version; the client makes the offer from it and answers yes or no.", 216, parts
 

@@ -62,6 +62,7 @@ def run(
     Example: `pfeddsh run --dataset cifar10 --schedule 80+4x5 --method fedper --seed 0 --out runs/fedper`
     """
     from pfeddsh.data.show import notes
+    from pfeddsh.federation.allocation import keep_freed_memory
     from pfeddsh.federation.run import run as start
     from pfeddsh.federation.workbench import open_data, settled
     from pfeddsh.progress import ProgressLine
@@ -77,6 +78,7 @@ def run(
     console.print(notes(open_data(config)), highlight=False, markup=False, soft_wrap=True)
     stem = f"{file_name(config.method)}-{Path(config.dataset).stem}-{config.schedule}-seed{config.seed}"
     out = out or Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    keep_freed_memory()
     with (
         _resumable(out),
         tracking(track or [], config, out) as tracker,
@@ -91,6 +93,7 @@ def resume(folder: Annotated[Path, typer.Argument(help="the run directory")], tr
 
     Existing trackers continue. `--track` adds one, even to a finished run.
     """
+    from pfeddsh.federation.allocation import keep_freed_memory
     from pfeddsh.federation.run import resume as again
     from pfeddsh.progress import ProgressLine
     from pfeddsh.tracking import tracking
@@ -98,6 +101,7 @@ def resume(folder: Annotated[Path, typer.Argument(help="the run directory")], tr
     if not (folder / "config.toml").exists():
         raise UserError(f"{folder} holds no run: there is no config.toml in it")
     config = build(read(folder / "config.toml"), str(folder / "config.toml"))
+    keep_freed_memory()
     with (
         _resumable(folder),
         tracking(track or [], config, folder) as tracker,

@@ -21,6 +21,7 @@ from pfeddsh.compare.sharing import SharedCheckpoints
 from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation import engines, forker
+from pfeddsh.federation.allocation import keep_freed_memory
 from pfeddsh.federation.alone import accuracy
 from pfeddsh.federation.run import begin, complete, one_thread
 from pfeddsh.federation.workbench import CONTROL, Call, Workbench
@@ -96,6 +97,7 @@ def main() -> int:
 def run_while_wanted(job: Job, lines: TextIO) -> int:
     """Do the job, unless `lines` end before: then whoever asked is gone. Returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us
+    keep_freed_memory()
     threading.Thread(target=_leave_with_the_parent, args=[lines], daemon=True).start()
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", flush=True)
     deadline = time.monotonic() + PATIENCE

@@ -10,6 +10,7 @@ import torch
 
 from pfeddsh.config import Config
 from pfeddsh.errors import UserError
+from pfeddsh.federation.allocation import keep_freed_memory
 from pfeddsh.federation.forker import alive, dismiss, fork
 from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.messages import Memory, Message
@@ -69,6 +70,7 @@ def serve(handle: int) -> None:
     """The worker's side: run calls until the parent is gone."""
     pipe = Connection(handle)
     torch.set_num_threads(1)
+    keep_freed_memory()
     try:
         with warnings.catch_warnings(action="ignore"):  # the parent has said it all
             bench = Workbench(Config(**json.loads(pipe.recv_bytes())))

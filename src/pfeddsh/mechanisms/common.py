@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pfeddsh.mechanisms import averaging
 from pfeddsh.models.base import Model
 
 SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)  # how far a version may follow its step, beside what the count gives
@@ -20,11 +21,9 @@ VOTERS = 3  # fewer clients do not speak for all
 def mean(model: Model, deltas: Tensor, samples: Tensor, histograms: Tensor | None) -> Tensor:
     """The mean of what clients (m x P) changed. Rows of the output layer follow `histograms` (m x classes), if told.
 
-    A row whose class nobody holds stays as it is. Taken relative to the first client, so that the mean of equal changes
-    is that change to the bit.
+    A row whose class nobody holds stays as it is.
     """
-    shares = samples / samples.sum()
-    result = deltas[0] + shares @ (deltas - deltas[0])
+    result = averaging.mean(deltas, samples / samples.sum())
     if histograms is not None:
         counts = samples[:, None] * histograms
         weights = counts / counts.sum(0).clamp_min(torch.finfo(counts.dtype).tiny)

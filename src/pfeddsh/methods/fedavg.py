@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh.mechanisms import guard
+from pfeddsh.mechanisms import averaging, guard
 from pfeddsh.messages import Memory, Message, State
 from pfeddsh.methods.base import Method
 from pfeddsh.methods.options import Normalised, Options, PriorAware, Statistics
@@ -23,8 +23,8 @@ from pfeddsh.models.training import sgd_epoch
 def weighted_mean(uploads: dict[int, Message], name: str) -> Tensor:
     """Mean of one tensor over the uploads, weighted by the clients' sample counts; of equal tensors, that tensor."""
     counts = torch.tensor([float(upload.facts["samples"]) for upload in uploads.values()])
-    stacked = torch.stack([upload[name] for upload in uploads.values()])
-    return stacked[0] + (counts / counts.sum()) @ (stacked - stacked[0])
+    tensors = [upload[name] for upload in uploads.values()]
+    return averaging.mean([tensor.flatten() for tensor in tensors], counts / counts.sum()).view_as(tensors[0])
 
 
 class Settings(Normalised, PriorAware):
