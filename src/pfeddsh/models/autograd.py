@@ -42,9 +42,10 @@ class AutogradTrainer:
         return module.train()
 
     def _bind(self, theta: Tensor) -> None:
-        if self._theta is None or self._theta.device != theta.device:
+        if self._theta is None or (theta.dtype, theta.device) != (self._theta.dtype, self._theta.device):
             self._module.to(theta.device)
-        self._theta, self._gradient = theta, torch.zeros_like(theta)
+            self._gradient = torch.zeros_like(theta)
+        self._theta = theta
         tensors = dict(self._module.named_parameters())
         collected = self._network.views(self._gradient)
         for name, view in self._network.views(theta.detach()).items():

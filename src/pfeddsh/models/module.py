@@ -2,7 +2,8 @@
 
 The parameters are views of the vector (`torch.func.functional_call`), the last linear layer at its end. Batch
 normalisation normalises by the batch in training and by the client's statistics in serving; its running averages are
-never used. Its affine parameters are weights like all others. Gradients are autograd's. Dropout acts in training alone
+never used. Its affine parameters are weights like all others. Gradients are autograd's, except that plain perceptrons
+have a trainer of their own. Dropout acts in training alone
 (`AutogradTrainer`): here, where statistics are taken and models served, everything but batch normalisation is in
 evaluation mode.
 """
@@ -16,9 +17,10 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfeddsh.models.autograd import AutogradTrainer, normalisations
-from pfeddsh.models.base import Seen, Shape, split_statistics, statistics_size
+from pfeddsh.models.base import Seen, Shape, Trainer, split_statistics, statistics_size
 from pfeddsh.models.flat import Layout
 from pfeddsh.models.moments import moments
+from pfeddsh.models.perceptron import PerceptronTrainer, linear_layers
 
 AT_ONCE = 2_000_000  # numbers of the input that pass through the network together when nothing is trained
 NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
@@ -176,8 +178,9 @@ class ModuleModel:
         """The module, once more."""
         return self._build(0)
 
-    def trainer(self) -> AutogradTrainer:
-        return AutogradTrainer(self)
+    def trainer(self) -> Trainer:
+        layers = linear_layers(self._module)
+        return PerceptronTrainer(self, layers) if layers else AutogradTrainer(self)
 
     def module(self, theta: Tensor, statistics: Tensor, gates: Tensor | None = None) -> nn.Module:
         module = self.build()
