@@ -12,6 +12,7 @@ from pfeddsh.live.coordinator.roster import Member
 from pfeddsh.live.site import departure
 from pfeddsh.live.site.policy import Policy
 from pfeddsh.live.transport import TransportError
+from pfeddsh.live.wire import FAREWELL
 from pfeddsh.mechanisms import common
 from pfeddsh.messages import BadMessage, Memory, Message
 from pfeddsh.methods import registry
@@ -110,6 +111,15 @@ def test_who_leaves_or_is_silent_when_asked_stops_nothing_and_a_liar_does_not_de
         return tampered(body, says(1.0)) if name == "site-0" else None
 
     network = town(tmp_path, paths, asked)
+    looks = []
+    pull = network.pull
+
+    def hesitating(messages):  # the last confirmation takes a few looks, and the coordinator has nothing else to do
+        farewells = [message for message in messages if FAREWELL.encode() in network._sent[message][1]]
+        looks.extend(farewells)
+        return pull([message for message in messages if message not in farewells or len(looks) > 3])
+
+    monkeypatch.setattr(network, "pull", hesitating)
     run_in_process(tmp_path / "server", network)
     assert followed(tmp_path / "server") == [LEAST]
     assert departure.receipt(tmp_path / "site-1")["known"]

@@ -7,6 +7,7 @@ site's place (`forget.py`).
 """
 
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 
 from pfeddsh.live.coordinator import forget
@@ -34,6 +35,7 @@ class Departures:
 
     def __init__(self, admission: Admission, exchange: Exchange, settings: dict[str, Any], timeout: float) -> None:
         self._admission, self._exchange, self._settings, self._timeout = admission, exchange, settings, timeout
+        self._confirmations: list[Future[bytes]] = []  # on their way
 
     def carry_out(self, clients: LiveClients, moment: Moment) -> None:
         """Delete what is to be deleted, now that a snapshot of this moment can be written; then confirm."""
@@ -46,8 +48,13 @@ class Departures:
         self._erase(clients, moment)
         for key in forgotten:
             forget.done(roster.path.parent, key)
+        self._confirmations = [one for one in self._confirmations if not one.done()]
         for key, node in waiting.items():
-            self._confirm(node, roster.left[mark_of(key)])
+            self._confirmations.append(self._confirm(node, roster.left[mark_of(key)]))
+
+    def see_off(self) -> None:
+        """Nobody can be asked again once the coordinator is gone: wait until the last ones have their confirmation."""
+        wait(self._confirmations, timeout=self._timeout)
 
     def _erase(self, clients: LiveClients, moment: Moment) -> None:
         roster, federation = self._admission.roster, clients.federation
@@ -66,11 +73,11 @@ class Departures:
             roster.erased(due)
             federation.tell("left", {"step": moment[0], "clients": [left.client for left in due.values()]})
 
-    def _confirm(self, node: int, left: Left) -> None:
+    def _confirm(self, node: int, left: Left) -> "Future[bytes]":
         """A confirmation that is lost is asked for again: the site tells once more that it leaves."""
         facts = {"since": left.since, "known": left.client is not None, "deleted": DELETED, "stays": STAYS}
         body = encode({"job": FAREWELL, "settings": self._settings}, Message(facts=facts))
-        self._exchange.ask(_always(node), body, self._timeout, 0.0, REPLY)
+        return self._exchange.ask(_always(node), body, self._timeout, 0.0, REPLY)
 
 
 def _always(node: int) -> Callable[[], int]:
