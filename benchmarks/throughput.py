@@ -155,6 +155,7 @@ def main(name: str) -> None:
             federated.append((samples / (time.perf_counter() - began), samples / (core_seconds() - spent)))
         megabytes = sum(map(memory, family(os.getpid())))  # with those that the forker has started
         engine.close()
+        federation.checkpoints.wait()
     print(f"{name}, {'x'.join(map(str, case.shape))}")
     for what, ours, theirs in zip(
         ("", ", core time"), zip(*federated, strict=True), zip(*ordinary, strict=True), strict=True

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 import warnings
 
 import pytest
@@ -157,6 +158,30 @@ def test_a_damaged_snapshot_is_named_and_the_one_before_used(tmp_path, damage):
     with pytest.warns(UserWarning, match=r"snapshot-002-00000.*using the checkpoint before it"):
         moment, found = checkpoints.latest()
     assert (moment, found["state"].facts) == ((1, 5), {"value": 1})
+
+
+def test_a_round_that_cannot_be_written_stops_the_run_at_the_next(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+
+    def full(*_, **__):
+        raise UserError("no space")
+
+    monkeypatch.setattr("pfeddsh.storage.checkpoint.write_record", full)
+    checkpoints.round((1, 1), {"state": RECORD})
+    with pytest.raises(UserError, match="no space"):
+        checkpoints.round((1, 2), {"state": RECORD})
+
+
+def test_a_live_coordinator_has_its_journal_before_it_goes_on(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, strict=True)
+
+    def slowly(*args, **options):
+        time.sleep(0.1)
+        write_record(*args, **options)
+
+    monkeypatch.setattr("pfeddsh.storage.checkpoint.write_record", slowly)
+    checkpoints.round((1, 1), {"state": RECORD})
+    assert checkpoints.recorded((1, 1)) is not None
 
 
 def test_nothing_written_means_nothing_found(tmp_path):

@@ -19,8 +19,10 @@ from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread, resume, run
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.mechanisms.replay import INVERSIONS
+from pfeddsh.messages import bundle
 from pfeddsh.methods import registry
 from pfeddsh.storage.checkpoint import Checkpoints
+from pfeddsh.storage.files import digest
 
 SMALL = {"hidden": 16, "images": 24, "iterations": 2, "codes": 8, "pool": 8}
 REFUSED = {
@@ -66,6 +68,26 @@ def data(monkeypatch: pytest.MonkeyPatch) -> Any:
     return use
 
 
+@pytest.fixture
+def untouched(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """At the end, everything that clients sent must be as it was: the journal is written while the run goes on."""
+    sent = []
+
+    def note(checkpoints: Checkpoints, moment: Any, parts: Any) -> None:
+        sent.append((record := bundle(parts), digest(record)))
+
+    monkeypatch.setattr(Checkpoints, "round", note)
+    yield
+    assert all(digest(record) == before for record, before in sent)
+
+
+@pytest.mark.parametrize("method", REFUSED)
+def test_methods_for_lenet_alone_leave_what_was_sent(method: str, data: Any, tmp_path: Path, untouched: None) -> None:
+    data((3, 32, 32))
+    assert run(config(method), tmp_path / "run")["refused"]["uploads"] == 0
+
+
+@pytest.mark.usefixtures("untouched")
 @pytest.mark.parametrize("method", list(registry.METHODS))
 @pytest.mark.parametrize(("model", "shape"), [("convnet", (1, 9, 12)), ("mlp", (7, 1, 1))])
 def test_every_method_runs_or_says_why_not(method: str, model: str, shape: tuple[int, ...], data: Any, tmp_path: Path):

@@ -142,9 +142,10 @@ def test_a_snapshot_that_cannot_be_written_stops_the_run_and_loses_nothing(refer
     def full_disk(*_):
         raise OSError(28, "No space left on device")
 
+    # The round before may still be on its way to the disk when that fills.
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "due", lambda *_: patch.setattr(os, "replace", full_disk))
-        with pytest.raises(UserError, match=r"cannot write .*round-001-00002.*No space left"):
+        with pytest.raises(UserError, match=r"cannot write .*round-001-0000[12].*No space left"):
             run(tiny(), tmp_path / "run")
     assert not list((tmp_path / "run").rglob("*.tmp"))
     assert comparable(resume(tmp_path / "run")) == comparable(reference().results)

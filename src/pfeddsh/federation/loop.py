@@ -127,7 +127,7 @@ class Federation:
             self.private.update({k: self.method.alone(downloads[k], up) for k, up in brought.uploads.items()})
         elif brought.uploads:
             self.method.aggregate(self.state, brought.uploads)
-        facts = brought.facts
+        facts = dict(brought.facts)  # a copy: the journal may still be writing what the round brought
         facts["server_seconds"] += time.perf_counter() - began
         self.ledger.add_round(facts)
         for client, reason in facts["refused"].items():

@@ -86,6 +86,7 @@ def complete(bench: Workbench, out: Path, observers: Sequence[Observer], checkpo
             ledger.local = [local[client] for client in range(bench.plan.clients)]
         finally:
             engine.close()
+            checkpoints.wait()
         results = ledger.results(config, bench.dataset, time.monotonic() - began)
         checkpoints.thin()
         write_text(out / "results.json", json.dumps(results, indent=1) + "\n")

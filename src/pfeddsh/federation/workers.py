@@ -1,16 +1,17 @@
-"""Worker processes of the pool: what goes over their pipes, and their side of it. `forker.py` starts them."""
+"""Worker processes of the pool: what goes over their channels, and their side of it. `forker.py` starts them."""
 
 import json
+import socket
 import traceback
 import warnings
 from dataclasses import asdict
-from multiprocessing.connection import Connection
 
 import torch
 
 from pfeddsh.config import Config
 from pfeddsh.errors import UserError
 from pfeddsh.federation.allocation import keep_freed_memory
+from pfeddsh.federation.channel import Channel
 from pfeddsh.federation.forker import alive, dismiss, fork
 from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.messages import Memory, Message
@@ -38,28 +39,30 @@ class Worker:
 
     def __init__(self, config: Config) -> None:
         self.pid, ours = fork("pfeddsh.federation.workers:serve")
-        self._pipe = Connection(ours.detach())
+        self._channel = Channel(ours)
         try:
-            self._pipe.send_bytes(config.model_dump_json().encode())
-            if trouble := self._pipe.recv_bytes():
-                raise UserError(f"a worker process cannot begin: {trouble.decode()}")
+            self._channel.send(config.model_dump_json())
+            if trouble := self._channel.receive()[0]:
+                raise UserError(f"a worker process cannot begin: {trouble}")
         except Exception:
             self.close()
             raise
 
     def run(self, call: Call) -> Reply:
-        for frame in pack(call):
-            self._pipe.send_bytes(frame)
-        status = self._pipe.recv_bytes()
-        return read(call, [status] if status else [status, self._pipe.recv_bytes(), self._pipe.recv_bytes()])
+        self._channel.send({"job": call.job, "visit": asdict(call.visit)}, call.message, call.memory)
+        trouble, reply = self._channel.receive()
+        if trouble:
+            raise WorkerError(f"{call} failed in a worker:\n{trouble}")
+        message, memory = reply
+        return message, memory
 
     @property
     def alive(self) -> bool:
         return alive(self.pid)
 
     def close(self) -> None:
-        """Without its pipe a worker leaves by itself."""
-        self._pipe.close()
+        """Without its channel a worker leaves by itself."""
+        self._channel.close()
         dismiss(self.pid)
 
 
@@ -68,19 +71,24 @@ class Worker:
 
 def serve(handle: int) -> None:
     """The worker's side: run calls until the parent is gone."""
-    pipe = Connection(handle)
+    channel = Channel(socket.socket(fileno=handle))
     torch.set_num_threads(1)
     keep_freed_memory()
     try:
         with warnings.catch_warnings(action="ignore"):  # the parent has said it all
-            bench = Workbench(Config(**json.loads(pipe.recv_bytes())))
+            bench = Workbench(Config(**json.loads(channel.receive()[0])))
     except Exception as error:
-        pipe.send_bytes(trouble_with(error).encode())
+        channel.send(trouble_with(error))
         return
-    pipe.send_bytes(b"")
+    channel.send("")
     while True:
-        for frame in answer(bench, [pipe.recv_bytes() for _ in range(3)]):
-            pipe.send_bytes(frame)
+        header, (message, memory) = channel.receive()
+        try:
+            reply = bench.run(Call(header["job"], Visit(**header["visit"]), message, memory))
+        except Exception:
+            channel.send(traceback.format_exc())
+        else:
+            channel.send("", *reply)
 
 
 def answer(bench: Workbench, frames: list[bytes]) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 A snapshot is the whole state at a moment; the journal holds what the clients sent in each round since. Aggregation is
 deterministic, so state = snapshot + journal, and a round costs a write of its uploads, not of a 127 MB hypernetwork.
+A simulation writes them while the next round trains: killed, it loses that round and perhaps the one before.
 The last two snapshots stay, with the journal since the older, so that a damaged one does not matter. What clients
 keep lies in a store beside them, of which a snapshot names the files: it costs what changed, however many there are.
 """
@@ -10,6 +11,7 @@ import re
 import time
 import warnings
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ class Checkpoints:
 
     folder: Path
     interval: float = 60.0  # seconds between snapshots within a step
-    strict: bool = False  # refuse to begin anew where every snapshot is damaged, and a journal with a gap
+    strict: bool = False  # wait for the journal; refuse to begin anew where every snapshot is damaged, and gaps
     whole: bool = False  # snapshots hold the store's records themselves, for others to take
     _last: float = 0.0
 
@@ -41,6 +43,8 @@ class Checkpoints:
         self.store, self._settled = Store(self.folder / "clients"), Settled(self.folder / "settled")
         self._files_of: dict[str, str] = {}  # of settled tensors of the state, by name
         self._named: dict[Path, list[str]] = {}  # the files beside it that each snapshot needs
+        self._writer = ThreadPoolExecutor(1, "journal")
+        self._pending: Future[None] | None = None
         for left in self.folder.rglob(".*.tmp"):  # half-written when a process was killed; we hold the folder's lock
             left.unlink()
         self._last = time.monotonic()
@@ -61,6 +65,7 @@ class Checkpoints:
 
     def snapshot(self, moment: Moment, parts: Parts) -> None:
         """Write the state and what changed in the store; forget what is older than the snapshot before."""
+        self.wait()
         path = self._path("snapshot", moment)
         if self.whole:
             write_record(path, bundle({**parts, **self.store}))
@@ -106,6 +111,7 @@ class Checkpoints:
 
     def thin(self) -> None:
         """Keep the last snapshot alone: of a run that is over, nothing else will be asked for."""
+        self.wait()
         last = max(self._files("snapshot"), default=None)
         for kind in ("snapshot", "round"):
             for moment, path in self._files(kind).items():
@@ -120,10 +126,20 @@ class Checkpoints:
             for later, path in self._files("round").items():
                 if later > moment:  # of a copy that was taken while we worked: they follow from another round than this
                     path.unlink()
-        write_record(self._path("round", moment), bundle(parts), durable=False)
+        self.wait()
+        self._pending = self._writer.submit(write_record, self._path("round", moment), bundle(parts), durable=False)
+        if self.strict:
+            self.wait()
+
+    def wait(self) -> None:
+        """Until the round before is in the journal; what kept it out, a full disk perhaps, is raised here."""
+        pending, self._pending = self._pending, None
+        if pending:
+            pending.result()
 
     def latest(self) -> tuple[Moment, Parts] | None:
         """The newest snapshot that is whole; damaged ones are named in a warning and passed over."""
+        self.wait()
         files = self._files("snapshot")
         self._named = {path: _named(path) for path in files.values()}
         for moment, path in reversed(files.items()):
