@@ -12,7 +12,7 @@ from pfeddsh.federation import engines
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import resume, run
 from pfeddsh.federation.workbench import Workbench
-from pfeddsh.mechanisms import common, guard
+from pfeddsh.mechanisms import averaging, common, guard
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.mechanisms.replay import INVERSIONS
 from pfeddsh.messages import Memory, Message
@@ -20,6 +20,7 @@ from pfeddsh.methods import registry
 from pfeddsh.methods.pfeddsh import PFedDSH
 from pfeddsh.methods.task import Task
 from pfeddsh.models.lenet import LeNet
+from pfeddsh.models.training import sgd_epoch
 from pfeddsh.storage.checkpoint import Checkpoints
 
 GOOD = {"rounds_first": 8, "sample_fraction": 0.8, "lr": 0.1}  # enough to learn the digits
@@ -239,8 +240,9 @@ def test_newcomers_are_served_between_the_version_and_what_their_step_trained(tm
         assert torch.equal(federation.memories[client]["kept"], federation.state[version])
 
 
-def test_a_common_model_alone_with_everything_new_is_prior_aware_fedavg(tmp_path):
+def test_a_common_model_alone_with_everything_new_is_prior_aware_fedavg(tmp_path, monkeypatch):
     """Plain mean, no blending: the simplest control is within the method."""
+    monkeypatch.setattr(common, "row_shares", lambda model, deltas: torch.ones(len(deltas), model.classes))
     options = {"share": 1.0, "histogram": False}
     ours = Watched(tiny("pfeddsh-unguarded", options=options), tmp_path / "ours")
     plain = Watched(tiny("fedavg-prior"), tmp_path / "plain")
@@ -260,24 +262,54 @@ class TestCommonMean:
 
     def test_below_the_output_layer_it_is_weighted_by_samples(self):
         deltas = self.deltas()
-        mean = common.mean(self.model, deltas, torch.tensor([3.0, 1.0]), torch.eye(3)[:2])
+        mean = common.mean(self.model, deltas, torch.tensor([3.0, 1.0]), list(torch.eye(3)[:2]))
         body = self.model.body
         assert torch.allclose(mean[body], 0.75 * deltas[0, body] + 0.25 * deltas[1, body], atol=1e-6)
 
     def test_a_row_belongs_to_those_who_have_its_class_and_rests_if_nobody_has(self):
         deltas = self.deltas()
-        mean = common.mean(self.model, deltas, torch.tensor([3.0, 1.0]), torch.eye(3)[:2])
+        mean = common.mean(self.model, deltas, torch.tensor([3.0, 1.0]), list(torch.eye(3)[:2]))
         weight = self.model.slices["fc3.weight"]
         rows = mean[weight].view(3, 84)
         assert torch.equal(rows[0], deltas[0, weight].view(3, 84)[0])
         assert torch.equal(rows[1], deltas[1, weight].view(3, 84)[1])
         assert rows[2].count_nonzero() == 0 and mean[self.model.slices["fc3.bias"]][2] == 0
 
-    def test_clients_with_equal_histograms_get_the_plain_mean(self):
+    def test_clients_alike_in_labels_get_the_plain_mean_whether_they_tell_or_not(self):
         deltas, samples = self.deltas(), torch.tensor([3.0, 1.0])
-        uniform = torch.full((2, 3), 1 / 3)
-        one, other = (common.mean(self.model, deltas, samples, told) for told in (uniform, None))
-        assert torch.allclose(one, other, atol=1e-6)
+        deltas[1, self.model.head] = 5 * deltas[0, self.model.head]
+        plain = averaging.mean(deltas, samples / samples.sum())
+        for told in ([torch.full((3,), 1 / 3)] * 2, [None, None]):
+            assert torch.allclose(common.mean(self.model, deltas, samples, told), plain, atol=1e-6)
+
+    def test_who_tells_nothing_is_weighed_by_the_rows_it_moved(self):
+        deltas, samples = self.deltas(), torch.tensor([3.0, 1.0])
+        parts = [(self.model.slices["fc3.weight"], (3, 84)), (self.model.slices["fc3.bias"], (3,))]
+        for client, own in enumerate((0, 1)):  # each moves one row alone
+            for part, shape in parts:
+                rows = deltas[client, part].view(shape)
+                rows[torch.arange(3) != own] = 0
+        told = torch.eye(3)[:2]
+        wanted = common.mean(self.model, deltas, samples, [told[0], told[1]])
+        for histograms in ([None, None], [told[0], None], [None, told[1]]):
+            assert torch.equal(common.mean(self.model, deltas, samples, histograms), wanted)
+
+    def test_whoever_trains_harder_weighs_no_more(self):
+        deltas = self.deltas()
+        shares, harder = common.row_shares(self.model, deltas), common.row_shares(self.model, 8 * deltas)
+        assert torch.allclose(shares.sum(1), torch.ones(2)) and torch.equal(shares, harder)
+        assert torch.equal(common.row_shares(self.model, 0 * deltas), torch.zeros(2, 3))
+
+    def test_a_class_that_a_client_lacks_shows_in_what_it_moved(self):
+        draw = torch.Generator().manual_seed(1)
+        theta = self.model.init(draw)
+        images, labels = torch.randn(64, 3, 32, 32, generator=draw), torch.arange(64) % 2
+        trained, batches = theta.clone(), list(torch.arange(64).split(16))
+        sgd_epoch(
+            self.model.trainer(), trained, images, labels, batches=batches, lr=0.01, momentum=0.9,
+            prior=own_prior(labels, 3),
+        )  # fmt: skip
+        assert common.row_shares(self.model, (theta - trained)[None])[0, 2] < 0.1
 
 
 def test_newcomers_are_served_before_their_first_round(tmp_path, watched):

@@ -50,7 +50,10 @@ class AroundCommon(Normalised, PriorAware):
     newcomer_share: float = Field(
         0.5, ge=0, le=1, description="the same for the step's newcomers: how far beyond that version theirs is"
     )
-    histogram: bool = Field(True, description="clients send their label histogram: output rows are weighted by it")
+    histogram: bool = Field(
+        True,
+        description="clients send their label histogram: output rows are weighted by it, otherwise by who moves them",
+    )
     rounding: float = Field(0.0, ge=0, description="step to which a client rounds its histogram")
     noise: float = Field(0.0, ge=0, description="scale of the Laplace noise a client adds to its histogram")
     aggregation: Aggregation = Field(
@@ -135,8 +138,7 @@ class PFedDSH(Method):
         """One step of the common model; it needs no momentum of its own."""
         deltas = torch.stack([upload["delta"] for upload in uploads.values()])
         samples = torch.tensor([float(upload.facts["samples"]) for upload in uploads.values()])
-        told = [state.tensors.get(f"histogram/{k}") for k in uploads]
-        histograms = torch.stack([one for one in told if one is not None]) if all(h is not None for h in told) else None
+        histograms = [state.tensors.get(f"histogram/{k}") for k in uploads]
         if self.settings.aggregation == "mean":
             moved = common.mean(self.model, deltas, samples, histograms)
         else:
