@@ -16,7 +16,7 @@ from pfeddsh.federation.clients import Simulated
 from pfeddsh.federation.engines import Serial
 from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread
-from pfeddsh.federation.workbench import Shard, Workbench
+from pfeddsh.federation.workbench import Call, Shard, Workbench
 from pfeddsh.live.coordinator.clients import quorum
 from pfeddsh.live.coordinator.config import LiveConfig, build, save
 from pfeddsh.live.coordinator.run import coordinate
@@ -25,7 +25,7 @@ from pfeddsh.live.site.calls import Site, SiteData
 from pfeddsh.live.site.policy import OPEN, Policy
 from pfeddsh.live.site.worker import reply
 from pfeddsh.live.transport import Answer, Node, TransportError
-from pfeddsh.live.wire import decode, encode
+from pfeddsh.live.wire import call_head, decode, encode
 from pfeddsh.messages import Message
 from pfeddsh.methods import registry
 from pfeddsh.methods.local import Local
@@ -47,6 +47,11 @@ def federation(folder: Path, **changes: Any) -> LiveConfig:
     folder.mkdir(parents=True, exist_ok=True)
     save(folder, config)
     return config
+
+
+def encode_call(call: Call, settings: dict[str, Any]) -> bytes:
+    """A call as a site gets it."""
+    return call_head(call, settings) + call.message.encode()
 
 
 def shards(folder: Path, count: int) -> list[Path]:

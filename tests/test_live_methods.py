@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from live_sites import CLASSES, SimulatedSites, shards
+from live_sites import CLASSES, SimulatedSites, encode_call, shards
 
 from pfeddsh.data.datasets import load
 from pfeddsh.errors import UserError
@@ -19,7 +19,7 @@ from pfeddsh.live.coordinator.roster import Member
 from pfeddsh.live.site.calls import Site
 from pfeddsh.live.site.model import read_model
 from pfeddsh.live.site.worker import reply
-from pfeddsh.live.wire import decode, encode_call
+from pfeddsh.live.wire import decode
 from pfeddsh.messages import Memory
 from pfeddsh.methods.pfeddsh import PFedDSH
 from pfeddsh.methods.registry import METHODS

@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 import torch
 from conftest import events
-from live_sites import FakeNetwork, federation, run_in_process, shards
+from live_sites import FakeNetwork, encode_call, federation, run_in_process, shards
 
 from pfeddsh import cli
 from pfeddsh.errors import UserError
@@ -21,7 +21,7 @@ from pfeddsh.live.site.join import SiteConfig
 from pfeddsh.live.site.policy import OPEN, Policy
 from pfeddsh.live.site.status import read_status, render
 from pfeddsh.live.site.worker import reply
-from pfeddsh.live.wire import decode, encode_call
+from pfeddsh.live.wire import decode
 from pfeddsh.mechanisms import accounting
 from pfeddsh.messages import Message
 

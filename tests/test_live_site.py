@@ -2,25 +2,27 @@
 
 import sys
 import warnings
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from conftest import assert_same_bits
-from live_sites import CLASSES, federation, shards
+from live_sites import CLASSES, encode_call, federation, shards
 
 from pfeddsh import cli
 from pfeddsh.data.datasets import load
 from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import Call
-from pfeddsh.live.coordinator.engine import LiveBench
+from pfeddsh.live.coordinator.engine import LiveBench, LiveEngine
 from pfeddsh.live.exchange import Exchange, Parcel
 from pfeddsh.live.site.calls import Site
 from pfeddsh.live.site.join import SiteConfig, alone
 from pfeddsh.live.site.worker import reply
 from pfeddsh.live.transport import Answer
-from pfeddsh.live.wire import decode, encode, encode_call
+from pfeddsh.live.wire import decode, encode
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.messages import BadMessage, Message
 from pfeddsh.storage.files import read_record
@@ -128,10 +130,33 @@ def test_a_message_is_sent_again_to_a_node_that_moved_or_came_back():
     network, where = Network(), iter([None, 1, 1, 2, None, 2])
     exchange = Exchange(network)
     exchange.online = dict.fromkeys([1, 2])
-    exchange._parcels.append(Parcel(lambda: next(where), b"", 60, 60))
+    exchange._parcels.append(Parcel(lambda: next(where), (b"",), 60, 60))
     for _ in range(6):
         exchange._send()
     assert network.sent == [1, 2, 2]
+
+
+def test_what_many_sites_are_sent_is_encoded_once_and_lies_in_memory_once(tmp_path):
+    class Kept:
+        def __init__(self):
+            self.parts = []
+
+        def ask(self, address, parts, timeout, grace, limit):
+            self.parts.append(parts)
+            return Future()
+
+    config, exchange = federation(tmp_path / "server"), Kept()
+    bench = LiveBench(config, [(0, 1, 2)])
+    admission = SimpleNamespace(roster=SimpleNamespace(clients=[SimpleNamespace(key=str(k)) for k in range(3)]))
+    engine = LiveEngine(bench, config, exchange, admission)
+    one, other = (Message({"theta": bench.task.theta0 * factor}) for factor in (1, 2))
+    for client, message in ((0, one), (1, one), (2, other), (0, one)):
+        engine.submit(Call("score", bench.visit(1, 0, client), message))
+    bodies = [parts[-1] for parts in exchange.parts]
+    assert bodies[0] is bodies[1] and bodies[0] == bodies[3] != bodies[2]
+    for parts, (client, message) in zip(exchange.parts, ((0, one), (1, one), (2, other)), strict=False):
+        header, sent = decode(b"".join(parts))
+        assert header["visit"]["client"] == client and torch.equal(sent["theta"], message["theta"])
 
 
 def test_nobody_answers_for_another_and_no_answer_is_longer_than_was_asked_for():
@@ -156,7 +181,7 @@ def test_nobody_answers_for_another_and_no_answer_is_longer_than_was_asked_for()
         ([Answer("message", b"much too long", node=1)], BadMessage),
         ([Answer("message", None, refused="a reply of 80 objects")], BadMessage),
     ):
-        parcel = Parcel(lambda: 1, b"", 60, 60, limit=10)
+        parcel = Parcel(lambda: 1, (b"",), 60, 60, limit=10)
         exchange._parcels.append(parcel)
         exchange._send()
         Network.answers = answers

@@ -35,7 +35,7 @@ class Parcel:
     """One call on its way."""
 
     address: Callable[[], int | None]
-    body: bytes
+    parts: tuple[bytes, ...]  # of what is sent: calls to many sites share the largest, the model
     timeout: float
     grace: float
     limit: int = 1 << 30  # bytes of its answer
@@ -83,13 +83,13 @@ class Exchange:
             self._thread.join(timeout=10)
 
     def ask(
-        self, address: Callable[[], int | None], body: bytes, timeout: float, grace: float, limit: int
+        self, address: Callable[[], int | None], parts: tuple[bytes, ...], timeout: float, grace: float, limit: int
     ) -> "Future[bytes]":
         """Deliver to whichever node `address` names by then; `Absent` after `timeout`, or `grace` without a node.
 
         An answer of more than `limit` bytes is not taken in: it is a `BadMessage`, as is one that cannot be read.
         """
-        parcel = Parcel(address, body, timeout, grace, limit)
+        parcel = Parcel(address, parts, timeout, grace, limit)
         with self._lock:
             self.check()
             self._arrived.append(parcel)
@@ -153,7 +153,7 @@ class Exchange:
                 ready.append((parcel, node))
         for parcel, node in ready:
             left = max(1.0, parcel.timeout - (now - parcel.began))
-            (message,) = self._transport.push([(node, parcel.body)], ttl=left)
+            (message,) = self._transport.push([(node, b"".join(parcel.parts))], ttl=left)
             parcel.again = parcel.node == node
             parcel.node, parcel.sent = node, now
             if message is None:

@@ -14,8 +14,12 @@ HELLO = "hello"  # the first message to a node: who are you, and what do you bri
 
 
 def encode(header: dict[str, Any], message: Message) -> bytes:
+    return _head(header) + message.encode()
+
+
+def _head(header: dict[str, Any]) -> bytes:
     text = json.dumps(header).encode()
-    return len(text).to_bytes(4, "big") + text + message.encode()
+    return len(text).to_bytes(4, "big") + text
 
 
 def decode(body: bytes) -> tuple[dict[str, Any], Message]:
@@ -33,9 +37,9 @@ def decode(body: bytes) -> tuple[dict[str, Any], Message]:
     return header, message
 
 
-def encode_call(call: Call, settings: dict[str, Any]) -> bytes:
-    """A call without its memory, which the site keeps; `settings` are what the site builds its method from."""
-    return encode({"job": call.job, "visit": asdict(call.visit), "settings": settings}, call.message)
+def call_head(call: Call, settings: dict[str, Any]) -> bytes:
+    """What goes before a call's message. Its memory the site keeps; from `settings` it builds its method."""
+    return _head({"job": call.job, "visit": asdict(call.visit), "settings": settings})
 
 
 def decode_call(header: dict[str, Any], message: Message, memory: Memory) -> Call:

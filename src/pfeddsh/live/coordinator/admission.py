@@ -66,7 +66,7 @@ class Admission:
             ]
             self._asked |= {node.id: time.monotonic() + self._timeout for node in fresh}
         for node in fresh:
-            future = self._exchange.ask(_always(node.id), self._hello, self._timeout, 0.0, INTRODUCTION)
+            future = self._exchange.ask(_always(node.id), (self._hello,), self._timeout, 0.0, INTRODUCTION)
             future.add_done_callback(lambda future, node=node: self._heard(node, future))  # type: ignore[misc]
 
     def _heard(self, node: Node, future: "Future[bytes]") -> None:

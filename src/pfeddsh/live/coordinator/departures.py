@@ -77,7 +77,7 @@ class Departures:
         """A confirmation that is lost is asked for again: the site tells once more that it leaves."""
         facts = {"since": left.since, "known": left.client is not None, "deleted": DELETED, "stays": STAYS}
         body = encode({"job": FAREWELL, "settings": self._settings}, Message(facts=facts))
-        return self._exchange.ask(_always(node), body, self._timeout, 0.0, REPLY)
+        return self._exchange.ask(_always(node), (body,), self._timeout, 0.0, REPLY)
 
 
 def _always(node: int) -> Callable[[], int]:

@@ -9,8 +9,8 @@ from pfeddsh.live.coordinator.config import LiveConfig
 from pfeddsh.live.coordinator.door import ANSWERS, plain
 from pfeddsh.live.coordinator.schedule import LiveSchedule
 from pfeddsh.live.exchange import Absent, Exchange, NotNow
-from pfeddsh.live.wire import LATER, decode, encode_call
-from pfeddsh.messages import Memory
+from pfeddsh.live.wire import LATER, call_head, decode
+from pfeddsh.messages import Memory, Message
 from pfeddsh.methods import registry
 from pfeddsh.methods.task import Task
 
@@ -37,6 +37,7 @@ class LiveEngine:
     def __init__(self, bench: LiveBench, config: LiveConfig, exchange: Exchange, admission: Admission) -> None:
         self._bench, self._config, self._exchange, self._admission = bench, config, exchange, admission
         self._settings = config.for_sites()
+        self._last: tuple[Message, bytes] = Message(), b""  # the message of the last call, as it is sent
 
     def submit(self, call: Call, background: bool = False) -> "Future[Reply]":
         result: Future[Reply] = Future()
@@ -44,12 +45,19 @@ class LiveEngine:
             result.set_result(self._bench.run(call))
             return result
         key = self._admission.roster.clients[call.visit.client].key
-        body = encode_call(call, self._settings)
+        parts = call_head(call, self._settings), self._encoded(call.message)
         grace = self._config.offline_after if call.job in PATIENT else 0.0
-        limit = ROOM if call.job in ANSWERS else 2 * len(body) + ROOM
-        sent = self._exchange.ask(lambda: self._admission.node_of(key), body, self._config.round_timeout, grace, limit)
+        limit = ROOM if call.job in ANSWERS else 2 * sum(map(len, parts)) + ROOM
+        sent = self._exchange.ask(lambda: self._admission.node_of(key), parts, self._config.round_timeout, grace, limit)
         sent.add_done_callback(lambda done: _hand_over(done, result))
         return result
+
+    def _encoded(self, message: Message) -> bytes:
+        """Many sites are sent the same, one after the other: it is encoded, and lies in memory, once."""
+        last = self._last
+        if message is not last[0]:
+            last = self._last = message, message.encode()
+        return last[1]
 
     def close(self) -> None:
         self._exchange.close()
