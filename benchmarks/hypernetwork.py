@@ -48,7 +48,7 @@ def default() -> list[float]:
     torch.set_num_threads(1)
     method = registry.create("pfeddsh", {}, Task.create(10, 0))
     state, generator = method.init(), torch.Generator().manual_seed(0)
-    cards = {k: Message({"histogram": torch.full((10,), 0.1)}) for k in range(COHORT)}
+    cards = {k: Message() for k in range(COHORT)}
     method.open_step(state, 1, ROUNDS, cards)
     uploads = {k: Message({"delta": 0.01 * torch.randn(62_006, generator=generator)}, {"samples": 500}) for k in cards}
     times = []

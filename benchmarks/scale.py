@@ -109,7 +109,7 @@ def build(folder: Path, registered: int) -> None:
     run = Timed(bench, Serial(bench), Regular(folder), [])
     draw, size = torch.Generator().manual_seed(0), bench.task.model.size
     clients, accuracy = bench.plan.batch(1), 50.0
-    run.method.open_step(run.state, 1, ROUNDS, {k: Message({"histogram": torch.ones(CLASSES)}) for k in clients})
+    run.method.open_step(run.state, 1, ROUNDS, {k: Message() for k in clients})
     for start in range(0, len(clients), 1000):
         own = clients[start : start + 1000]
         drawn = torch.randn(2, len(own), size, generator=draw)

@@ -91,6 +91,5 @@ trial ditto-prior lam=0.01
 trial pfeddsh
 trial pfeddsh rate=0.1
 trial pfeddsh rate=0.2
-trial pfeddsh histogram=false
 trial pfeddsh-hyper
 trial central

@@ -237,7 +237,8 @@ CARDS = {
 
 @pytest.mark.parametrize("reason", CARDS)
 def test_a_card_that_means_nothing_is_refused(tmp_path, paths, reason):
-    federation(tmp_path / "server", steps=1, method="pfeddsh-replay", **QUICK | {"batch_min": 2, "rounds_first": 1})
+    few = QUICK | {"batch_min": 2, "rounds_first": 1, "options": {"hidden": 16}}
+    federation(tmp_path / "server", steps=1, method="pfeddsh-hyper", **few)
     town = Town(tmp_path, paths)
     town.come(0), town.come(1)
     liar = tensor("histogram", CARDS[reason])

@@ -25,6 +25,7 @@ from pfeddsh.live.wire import decode
 from pfeddsh.mechanisms import accounting
 from pfeddsh.messages import Message
 
+HYPER = {"method": "pfeddsh-hyper", "options": {"hidden": 16}}  # asks for cards
 STRICT = Policy(measures=False, clip=1.0, noise=8.0, epsilon=3.0)
 
 
@@ -86,10 +87,8 @@ def test_a_policy_that_cannot_be_kept_is_refused(rules, why):
 
 
 def test_the_policy_holds_whatever_the_coordinator_asks_for(tmp_path, paths):
-    ask = Asked(tmp_path / "server", options={"histogram": True})
+    ask, cards = Asked(tmp_path / "server"), Asked(tmp_path / "hyper", **HYPER)
     closed = site(tmp_path / "site", paths[0], Policy(measures=False, clip=0.01))
-    _, card = ask(closed, "card")
-    assert not card.tensors and card.facts["withheld"] == ["histogram"]
     _, upload = ask(closed, "local")
     assert float(upload["delta"].double().norm()) <= 0.01 and upload.facts.keys() == {"samples"}
     _, report = ask(closed, "settle")
@@ -99,16 +98,19 @@ def test_the_policy_holds_whatever_the_coordinator_asks_for(tmp_path, paths):
     ask(closed, "keep")
     _, answer = ask(closed, "receive", 1)
     assert answer.facts == {"accepted": False}
+    assert not ask(closed, "card")[1].tensors, "the method needs none"
+    header, card = cards(closed, "card")
+    assert header["status"] == "error" and "withholds: histogram, image" in header["reason"] and not card.tensors
     told = site(tmp_path / "open", paths[0])
-    assert ask(told, "card")[1].tensors.keys() == {"histogram"}
     assert ask(told, "settle")[1].tensors.keys() == {"statistics"}
+    assert cards(told, "card")[1].tensors.keys() == {"signature", "histogram", "image"}
 
 
 def test_a_histogram_leaves_as_the_policy_says(tmp_path, paths):
-    ask = Asked(tmp_path / "server")
+    ask = Asked(tmp_path / "server", **HYPER)
     told = {}
     for k, rule in enumerate(("exact", "rounded", "noised")):
-        own = site(tmp_path / f"site-{k}", paths[0], Policy(histogram=rule, rounding=0.25))
+        own = site(tmp_path / f"site-{k}", paths[0], Policy(histogram=rule, rounding=0.25, statistics=True))
         told[rule] = ask(own, "card")[1]["histogram"]
         assert float(told[rule].sum()) == pytest.approx(1) and bool((told[rule] >= 0).all())
     assert len({tuple(histogram.tolist()) for histogram in told.values()}) == 3
@@ -118,8 +120,8 @@ def test_a_histogram_leaves_as_the_policy_says(tmp_path, paths):
 
 def test_noise_at_a_site_does_not_follow_from_any_seed(tmp_path, paths, monkeypatch):
     """The same call at the same site: what simulation would draw is not what is drawn, and never twice the same."""
-    ask = Asked(tmp_path / "server", options={"noise": 0.2})
-    rules = Policy(histogram="exact", clip=1.0, noise=1.0)
+    ask = Asked(tmp_path / "server", method="pfeddsh-hyper", options={"hidden": 16, "noise": 0.2})
+    rules = Policy(histogram="exact", statistics=True, clip=1.0, noise=1.0)
     cards, uploads = [], []
     for k in range(2):
         own = site(tmp_path / f"site-{k}", paths[0], rules)
@@ -148,7 +150,7 @@ def test_asked_again_a_site_does_not_draw_other_noise(tmp_path, paths):
 
 
 def test_a_budget_is_the_accountants_and_ends_training_but_not_serving(tmp_path, paths):
-    ask = Asked(tmp_path / "server", options={"histogram": True})
+    ask = Asked(tmp_path / "server")
     home = tmp_path / "site"
     ask(site(home, paths[0], STRICT), "card")
     most = max(n for n in range(20) if accounting.epsilon({("gaussian", 4.0): n}, 1e-5) <= 3.0)

@@ -243,7 +243,7 @@ def test_newcomers_are_served_between_the_version_and_what_their_step_trained(tm
 def test_a_common_model_alone_with_everything_new_is_prior_aware_fedavg(tmp_path, monkeypatch):
     """Plain mean, no blending: the simplest control is within the method."""
     monkeypatch.setattr(common, "row_shares", lambda model, deltas: torch.ones(len(deltas), model.classes))
-    options = {"share": 1.0, "histogram": False}
+    options = {"share": 1.0}
     ours = Watched(tiny("pfeddsh-unguarded", options=options), tmp_path / "ours")
     plain = Watched(tiny("fedavg-prior"), tmp_path / "plain")
     for federation in (ours, plain):
@@ -262,37 +262,27 @@ class TestCommonMean:
 
     def test_below_the_output_layer_it_is_weighted_by_samples(self):
         deltas = self.deltas()
-        mean = common.mean(self.model, deltas, torch.tensor([3.0, 1.0]), list(torch.eye(3)[:2]))
+        mean = common.mean(self.model, deltas, torch.tensor([3.0, 1.0]))
         body = self.model.body
         assert torch.allclose(mean[body], 0.75 * deltas[0, body] + 0.25 * deltas[1, body], atol=1e-6)
 
-    def test_a_row_belongs_to_those_who_have_its_class_and_rests_if_nobody_has(self):
-        deltas = self.deltas()
-        mean = common.mean(self.model, deltas, torch.tensor([3.0, 1.0]), list(torch.eye(3)[:2]))
-        weight = self.model.slices["fc3.weight"]
+    def test_a_row_belongs_to_those_who_moved_it_and_rests_if_nobody_did(self):
+        deltas, weight, bias = self.deltas(), self.model.slices["fc3.weight"], self.model.slices["fc3.bias"]
+        for client in (0, 1):  # each moves the row of its own class alone
+            others = torch.arange(3) != client
+            deltas[client, weight].view(3, 84)[others] = 0
+            deltas[client, bias][others] = 0
+        mean = common.mean(self.model, deltas, torch.tensor([3.0, 1.0]))
         rows = mean[weight].view(3, 84)
-        assert torch.equal(rows[0], deltas[0, weight].view(3, 84)[0])
-        assert torch.equal(rows[1], deltas[1, weight].view(3, 84)[1])
-        assert rows[2].count_nonzero() == 0 and mean[self.model.slices["fc3.bias"]][2] == 0
+        for client in (0, 1):
+            assert torch.equal(rows[client], deltas[client, weight].view(3, 84)[client])
+        assert rows[2].count_nonzero() == 0 and mean[bias][2] == 0
 
-    def test_clients_alike_in_labels_get_the_plain_mean_whether_they_tell_or_not(self):
+    def test_clients_that_move_the_same_rows_get_the_plain_mean(self):
         deltas, samples = self.deltas(), torch.tensor([3.0, 1.0])
         deltas[1, self.model.head] = 5 * deltas[0, self.model.head]
         plain = averaging.mean(deltas, samples / samples.sum())
-        for told in ([torch.full((3,), 1 / 3)] * 2, [None, None]):
-            assert torch.allclose(common.mean(self.model, deltas, samples, told), plain, atol=1e-6)
-
-    def test_who_tells_nothing_is_weighed_by_the_rows_it_moved(self):
-        deltas, samples = self.deltas(), torch.tensor([3.0, 1.0])
-        parts = [(self.model.slices["fc3.weight"], (3, 84)), (self.model.slices["fc3.bias"], (3,))]
-        for client, own in enumerate((0, 1)):  # each moves one row alone
-            for part, shape in parts:
-                rows = deltas[client, part].view(shape)
-                rows[torch.arange(3) != own] = 0
-        told = torch.eye(3)[:2]
-        wanted = common.mean(self.model, deltas, samples, [told[0], told[1]])
-        for histograms in ([None, None], [told[0], None], [None, told[1]]):
-            assert torch.equal(common.mean(self.model, deltas, samples, histograms), wanted)
+        assert torch.allclose(common.mean(self.model, deltas, samples), plain, atol=1e-6)
 
     def test_whoever_trains_harder_weighs_no_more(self):
         deltas = self.deltas()
@@ -320,16 +310,12 @@ def test_newcomers_are_served_before_their_first_round(tmp_path, watched):
     assert sum(told[1] + told[2]) / 4 > sum(told[0]) / 6 + 15
 
 
-def test_without_a_histogram_nothing_about_labels_is_sent_and_the_prior_still_works(tmp_path):
-    federation = Watched(tiny("pfeddsh", options={"histogram": False}), tmp_path)
-    federation._open(1)
-    assert not [name for name in federation.state.tensors if name.startswith("histogram/")]
-    data = federation.bench.shard(0)
-    assert federation.method.prior(data).min() < 0 < federation.method.prior(data).max()
-
-
-def test_the_server_forgets_histograms_when_the_step_is_over(watched):
-    assert not [name for name in watched().state.tensors if name.startswith("histogram/")]
+def test_nothing_about_labels_is_sent_on_joining_and_the_prior_works(tmp_path):
+    federation = Watched(tiny("pfeddsh"), tmp_path)
+    method, data = federation.method, federation.bench.shard(0)
+    card, _ = method.card(Message(), data, Memory(), federation.bench.visit(1, 0, 0))
+    assert not card.tensors and not card.facts and not method.expected_card().tensors
+    assert method.prior(data).min() < 0 < method.prior(data).max()
 
 
 def test_payload_is_the_model_down_and_its_change_up(reference):

@@ -32,9 +32,7 @@ def changes(clients, hostile=(), factor=-3.0, common=1.0, seed=0):
 def moved(task, state, clients, deltas):
     whole = torch.zeros(len(clients), task.model.size)
     whole[:, :SIZE] = deltas
-    return robust.aggregate(task.model, state, list(clients), whole, torch.ones(len(clients)), [None] * len(clients))[
-        :SIZE
-    ]
+    return robust.aggregate(task.model, state, list(clients), whole, torch.ones(len(clients)))[:SIZE]
 
 
 @pytest.mark.parametrize("factor", [-1.0, -3.0, -10.0])

@@ -75,8 +75,7 @@ def serve(
         raise UserError("which classes are there? give --classes cat,dog,horse, or classes = [...] in a TOML file")
     made = build(values, str(config or "command line"))
     learner = LiveBench(made, []).method  # one that cannot work with this network says so here
-    lacking = [name for name in Policy().withholds(learner.expected_card().tensors) if name not in learner.optional]
-    if lacking:
+    if lacking := Policy().withholds(learner.expected_card().tensors):
         _say(
             f"warning: {made.method} cannot do without {', '.join(lacking)}, which sites withhold unless their "
             "policy.toml says otherwise; until then they wait"

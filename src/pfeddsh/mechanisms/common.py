@@ -1,9 +1,9 @@
 """The common model: one vector that learns from everyone in every step, and has one version a step.
 
 Under label skew a plain mean of what clients trained dilutes the output layer: a client moves the rows of the classes
-it has, and most others have not seen them. So each row is the mean over the clients that have its class, weighted by
-how many images of it they hold; everything below is weighted by the number of images, as in FedAvg. Of a client that
-keeps its histogram to itself, its change of the rows says nearly as much: on 100 classes as much (results/trials.csv).
+it has, and most others have not seen them. So each row is the mean over the clients weighted by how much of their
+change went into it. That says whose class it is about as well as label histograms do, and nobody has to send one
+(results/trials.csv). Everything below is weighted by the number of images, as in FedAvg.
 """
 
 import statistics
@@ -19,25 +19,19 @@ SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)  # how far a version may follow its step,
 VOTERS = 3  # fewer clients do not speak for all
 
 
-def mean(model: Model, deltas: Tensor, samples: Tensor, histograms: Sequence[Tensor | None]) -> Tensor:
-    """The mean of what clients (m x P) changed. Rows of the output layer follow the histograms of those who told one.
-
-    Of the others, the share of each row in their change. A row whose class nobody holds stays as it is.
-    """
+def mean(model: Model, deltas: Tensor, samples: Tensor) -> Tensor:
+    """The mean of what clients (m x P) changed, by images; rows of the output layer also by `row_shares`."""
     result = averaging.mean(deltas, samples / samples.sum())
-    moved = row_shares(model, deltas)
-    holds = torch.stack([row if told is None else told for told, row in zip(histograms, moved, strict=True)])
-    counts = samples[:, None] * holds
+    counts = samples[:, None] * row_shares(model, deltas)
     weights = counts / counts.sum(0).clamp_min(torch.finfo(counts.dtype).tiny)
-    head = deltas[:, model.head]
-    result[model.head] = (weights[:, model.head_classes] * head).sum(0)
+    result[model.head] = (weights[:, model.head_classes] * deltas[:, model.head]).sum(0)
     return result
 
 
 def row_shares(model: Model, deltas: Tensor) -> Tensor:
     """How much of each client's change of the output layer, squared, went into the row of each class (m x classes).
 
-    They add up to one, as a histogram does: nobody gains weight by training harder.
+    The shares of a client add up to one, however large its change is: nobody gains weight by training harder.
     """
     squares = deltas[:, model.head].double().square()
     rows = squares.new_zeros(len(deltas), model.classes).index_add_(1, model.head_classes, squares)

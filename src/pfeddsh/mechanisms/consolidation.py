@@ -37,8 +37,8 @@ class Consolidation:
     def run(self, state: State, compute: Compute) -> Tensor:
         """The common model after a step, taught by its version before and by what the step trained.
 
-        Both are inverted with the statistics and labels of their clients; on a class each is trusted as much as its
-        clients have seen of it. After step 1 there is only one teacher.
+        Both are inverted with the statistics of their clients, and with all classes alike: nobody has told labels.
+        After step 1 there is only one teacher.
         """
         step, draw = state.facts["step"], torch_stream(self.seed, state.facts["step"], "replay")
         known = [t for t in range(1, step + 1) if f"replay/statistics/{t}" in state]
@@ -48,19 +48,18 @@ class Consolidation:
         old = Message({
             "theta": state[f"common/{step - 1}" if step > 1 else "trained/1"],
             "statistics": torch.stack([state[f"replay/statistics/{t}"] for t in past]).mean(0),
-            "labels": torch.stack([state[f"replay/labels/{t}"] for t in past]).mean(0),
         })  # fmt: skip
         teachers = [old]
         if step > 1 and step in known:
-            new = {name: state[f"replay/{name}/{step}"] for name in ("statistics", "labels")}
-            teachers.append(Message({"theta": state[f"trained/{step}"], **new}))
+            new = {"theta": state[f"trained/{step}"], "statistics": state[f"replay/statistics/{step}"]}
+            teachers.append(Message(new))
         orders = []
         for teacher in teachers:
             each = self.inversion.images // len(teachers)
-            wanted = torch.multinomial(teacher["labels"], each, replacement=True, generator=draw)
+            wanted = torch.randint(self.model.classes, (each,), generator=draw)
             orders.append(Message({**_one(teacher), "labels": wanted}))
         images = state["pool"] = torch.cat([reply["images"] for reply in compute("consolidation.invert", orders)])
-        lesson = {name: torch.stack([t[name] for t in teachers]) for name in ("theta", "statistics", "labels")}
+        lesson = {name: torch.stack([t[name] for t in teachers]) for name in ("theta", "statistics")}
         student = Message({"images": images, "student": state["common"], **lesson})
         return compute("consolidation.distil", [student])[0]["theta"]
 
@@ -115,17 +114,15 @@ class Consolidation:
 
     def distil(self, message: Message, visit: Draws) -> Message:
         """The student matches what its teachers say together of the images, halfway from what it says itself."""
-        images, trust = message["images"].float(), replay.trust(message["labels"])
-        heard = replay.opinions(self.model, message["theta"], message["statistics"], trust, images)
-        statistics, draw = message["statistics"].mean(0), visit.generator("study")
-        student = replay.distil(
-            self.model, message["student"], statistics, images, heard / trust.sum(0), self.distillation, draw
-        )
+        images = message["images"].float()
+        heard = replay.opinions(self.model, message["theta"], message["statistics"], images)
+        statistics, draw = message["statistics"].mean(0), visit.generator("distil")
+        student = replay.distil(self.model, message["student"], statistics, images, heard, self.distillation, draw)
         return Message({"theta": student})
 
     def fine_tune(self, message: Message, visit: Draws) -> Message:
         """The paper's literal fine-tuning: all weights, labels of the synthetic images, statistics as they are."""
-        images, draw = message["images"].float(), visit.generator("cram")
+        images, draw = message["images"].float(), visit.generator("fine-tune")
         order = torch.cat([torch.randperm(len(images), generator=draw) for _ in range(self.distillation.passes)])
         batches = order.split(self.distillation.batch)
         tuned = [self._tuned(message, i, images, batches) for i in range(len(message["thetas"]))]

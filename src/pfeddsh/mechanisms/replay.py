@@ -17,7 +17,6 @@ from pfeddsh.models.base import Model, Seen, split_statistics
 from pfeddsh.models.training import over_batches
 
 OWN = 0.5  # weight of a student's own opinion in its target
-TRUST = 0.05  # in an opinion on a class that was never seen
 
 
 @dataclass(frozen=True)
@@ -81,18 +80,11 @@ def total_variation(images: Tensor) -> Tensor:
     return torch.stack([part.norm() for part in (across, down, falling, rising)]).sum()
 
 
-def opinions(model: Model, thetas: Tensor, statistics: Tensor, trust: Tensor, images: Tensor) -> Tensor:
-    """What models think of the images: the sum of their logits, each class weighed by `trust` (models x classes)."""
-    total = images.new_zeros(len(images), model.classes)
+def opinions(model: Model, thetas: Tensor, statistics: Tensor, images: Tensor) -> Tensor:
+    """What models think of the images together: the mean of their logits."""
     with torch.inference_mode():
-        for theta, own, weight in zip(thetas, statistics, trust, strict=True):
-            total += weight * model.forward(theta, images, own)
-    return total
-
-
-def trust(histograms: Tensor) -> Tensor:
-    """How much each opinion on each class counts: as much as was seen of the class, and a little always."""
-    return histograms + TRUST
+        heard = [model.forward(theta, images, own) for theta, own in zip(thetas, statistics, strict=True)]
+    return torch.stack(heard).mean(0)
 
 
 def targets(common: Tensor, own: Tensor) -> Tensor:

@@ -44,10 +44,7 @@ def opened(state: State) -> None:
         del state.tensors[name]
 
 
-def aggregate(
-    model: Model, state: State, clients: list[int], deltas: Tensor, samples: Tensor,
-    histograms: Sequence[Tensor | None],
-) -> Tensor:  # fmt: skip
+def aggregate(model: Model, state: State, clients: list[int], deltas: Tensor, samples: Tensor) -> Tensor:
     """What the common model is moved by, given what clients changed (m x P); see `common.mean` for the rest."""
     memory = state.facts["robust"]
     norms = deltas.double().norm(dim=1)
@@ -58,7 +55,7 @@ def aggregate(
     if not kept:
         return torch.zeros_like(deltas[0])
     samples = samples.clamp_max(HEAVIEST * float(samples.median()))
-    return common.mean(model, deltas[kept], samples[kept], [histograms[i] for i in kept])
+    return common.mean(model, deltas[kept], samples[kept])
 
 
 def bound(memory: dict[str, Any], norms: list[float]) -> float:

@@ -35,7 +35,6 @@ class Method:
     zero_shot: ClassVar[bool] = False  # newcomers can be served before any round: that is evaluated too
     sends_changes: ClassVar[bool] = True  # uploads are `delta`, or what was downloaded and then changed: see `privacy`
     judges: ClassVar[int] = 16  # existing clients that `question` goes to
-    optional: ClassVar[frozenset[str]] = frozenset()  # of a card: what a client may keep to itself
     client_parts: ClassVar[tuple[str, ...]] = ()  # of the state: tensors `name/k` that are of client k alone
     control = False  # its clients train alone: their accuracies are the local-only controls
     quorum = 1  # reports without which none are pooled; set to more by who asks strangers, and they are by the median
@@ -97,12 +96,12 @@ class Method:
         return Message()
 
     def check_card(self, card: Message) -> None:
-        """Raise `BadMessage` unless the card may touch the state. It may lack what is withheld and optional."""
-        like, lacking = self.expected_card(), self.optional & withheld(card)
+        """Raise `BadMessage` unless the card may touch the state, and name what it lacks because it is withheld."""
+        like = self.expected_card()
         try:
-            check(card, Message({name: t for name, t in like.tensors.items() if name not in lacking}, like.facts))
+            check(card, like)
         except BadMessage as error:
-            kept = sorted(withheld(card) & like.tensors.keys() - lacking)
+            kept = sorted(withheld(card) & like.tensors.keys())
             raise BadMessage(f"{error}; its policy withholds {', '.join(kept)}" if kept else str(error)) from error
 
     def expected_report(self) -> Message:

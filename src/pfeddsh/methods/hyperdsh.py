@@ -47,6 +47,9 @@ class Settings(pfeddsh.AroundCommon):
     trunk_rate: float = Field(1.0, ge=0, description="of W1 and b1")
     embedding_rate: float = Field(1.0, ge=0)
     embedding: Literal["both", "image", "random"] = "both"
+    histogram: bool = Field(True, description="clients send their label histogram, which the embedding is made of")
+    rounding: float = Field(0.0, ge=0, description="step to which a client rounds its histogram")
+    noise: float = Field(0.0, ge=0, description="scale of the Laplace noise a client adds to its histogram")
     mask_rate: float = Field(20.0, gt=0, description="of the mask logits (gate)")
     sparsity: float = Field(0.1, ge=0, description="weight of the mean gate of free channels (gate)")
 
@@ -67,13 +70,13 @@ OF_PROTECTIONS = ("protection", "mask_rate", "sparsity")
 
 
 class HyperDSH(pfeddsh.PFedDSH):
-    """State: that of pFedDSH, the hypernetwork, what the protection keeps, and for each client k `e/k`, `histogram/k`.
+    """State: that of pFedDSH, the hypernetwork, what the protection keeps, and `e/k` for each client k.
 
+    With the paper's replay also `histogram/k`, by which synthetic images get their labels, and `statistics/k`.
     Upload: `delta`, served minus trained weights; with the gate also `logits`. The client has no deviation of its own.
     """
 
     Settings: ClassVar[type[Options]] = Settings
-    optional = frozenset()  # the embedding is made of the whole card
     client_parts = ("histogram", "e", "statistics", "replayed", "kept", "moved")
 
     def __init__(self, task: Task, options: Options) -> None:
@@ -115,6 +118,8 @@ class HyperDSH(pfeddsh.PFedDSH):
             state.tensors |= {f"whitening/{name}": tensor for name, tensor in fitted.items()}
         whitening = state.under("whitening")
         for client, card in cards.items():
+            if self.hyper.replay == "paper" and "histogram" in card:
+                state[f"histogram/{client}"] = card["histogram"].clamp_min(0)
             state[f"e/{client}"] = embedding.embed(whitening, card.tensors)
             state.facts["joined"][str(client)] = step
         self.protection.open(state, self.keys(state, list(cards)))
@@ -176,10 +181,7 @@ class HyperDSH(pfeddsh.PFedDSH):
         return self.hyper.freeze_trunk and self.protection.protects
 
     def close_step(self, state: State, reports: dict[int, Message]) -> None:
-        told = {f"histogram/{client}": tensor for client, tensor in state.under("histogram").items()}
         super().close_step(state, reports)
-        if self.hyper.replay == "paper":
-            state.tensors |= told  # whose labels its images have
         for client, report in reports.items():
             self.keep_report(state, client, report)
         newcomers = state.facts["newcomers"]

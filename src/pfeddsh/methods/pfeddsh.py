@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from pfeddsh.mechanisms import common, embedding, guard, robust
+from pfeddsh.mechanisms import common, guard, robust
 from pfeddsh.mechanisms.consolidation import Consolidation
 from pfeddsh.mechanisms.replay import INVERSIONS
 from pfeddsh.mechanisms.robust import Aggregation
@@ -50,12 +50,6 @@ class AroundCommon(Normalised, PriorAware):
     newcomer_share: float = Field(
         0.5, ge=0, le=1, description="the same for the step's newcomers: how far beyond that version theirs is"
     )
-    histogram: bool = Field(
-        True,
-        description="clients send their label histogram: output rows are weighted by it, otherwise by who moves them",
-    )
-    rounding: float = Field(0.0, ge=0, description="step to which a client rounds its histogram")
-    noise: float = Field(0.0, ge=0, description="scale of the Laplace noise a client adds to its histogram")
     aggregation: Aggregation = Field(
         "mean", description="of the common model; history limits the effect of faulty or malicious clients"
     )
@@ -87,15 +81,12 @@ class PFedDSH(Method):
 
     Settings: ClassVar[type[Options]] = Settings
     zero_shot = True
-    optional = frozenset({"histogram"})
-    client_parts: ClassVar[tuple[str, ...]] = ("histogram",)
 
     def __init__(self, task: Task, options: Options) -> None:
         super().__init__(task, options)
         assert isinstance(options, AroundCommon)
         self.settings = options
         self.own = part(task.model, options.personal)
-        self.cards = embedding.CardOptions(histogram=options.histogram, rounding=options.rounding, noise=options.noise)
         self.consolidation = Consolidation(task.model, INVERSIONS["ours"], task.seed)
 
     @classmethod
@@ -108,18 +99,11 @@ class PFedDSH(Method):
     def init(self) -> State:
         return State({"common": self.task.theta0.clone()}, {"step": 0, "clients": 0, "newcomers": []})
 
-    def expected_card(self) -> Message:
-        told = {"histogram": torch.zeros(self.model.classes)} if self.settings.histogram else {}
-        return Message(told)
-
     def open_step(self, state: State, step: int, rounds: int, cards: dict[int, Message]) -> None:
         everyone = state.facts["clients"] + len(cards)
         state.facts |= {"step": step, "rounds": rounds, "round": 0, "newcomers": list(cards), "clients": everyone}
         if self.settings.aggregation == "history":
             robust.opened(state)
-        for client, card in cards.items():
-            if "histogram" in card:
-                state[f"histogram/{client}"] = card["histogram"].clamp_min(0)
 
     def download(self, state: State, clients: Sequence[int]) -> dict[int, Message]:
         return self.models(state, clients, state["common"])
@@ -138,11 +122,10 @@ class PFedDSH(Method):
         """One step of the common model; it needs no momentum of its own."""
         deltas = torch.stack([upload["delta"] for upload in uploads.values()])
         samples = torch.tensor([float(upload.facts["samples"]) for upload in uploads.values()])
-        histograms = [state.tensors.get(f"histogram/{k}") for k in uploads]
         if self.settings.aggregation == "mean":
-            moved = common.mean(self.model, deltas, samples, histograms)
+            moved = common.mean(self.model, deltas, samples)
         else:
-            moved = robust.aggregate(self.model, state, list(uploads), deltas, samples, histograms)
+            moved = robust.aggregate(self.model, state, list(uploads), deltas, samples)
         state["common"] = state["common"] - self.settings.common_rate * moved
         state.facts["round"] += 1
 
@@ -182,25 +165,15 @@ class PFedDSH(Method):
         state["common"] = version.clone()
         if self.pools and (seen := self.pool(reports)) is not None:
             state["statistics"] = common.blend(state["statistics"], seen, share) if "statistics" in state else seen
-        if self.settings.replay == "common":
-            self.remember(state, reports)
+        if self.settings.replay == "common" and (seen := self.pool(reports)) is not None:
+            state[f"replay/statistics/{step}"] = seen
         for client in state.facts["newcomers"]:
-            state.tensors.pop(f"histogram/{client}", None)
             robust.forget(state, client)
 
     def forget(self, state: State, client: int) -> None:
         super().forget(state, client)
         robust.forget(state, client)
         state.facts["newcomers"] = [k for k in state.facts["newcomers"] if k != client]
-
-    def remember(self, state: State, reports: dict[int, Message]) -> None:
-        """What replay needs to know of a step: its clients' statistics and labels, taken together."""
-        step = state.facts["step"]
-        uniform = torch.full((self.model.classes,), 1 / self.model.classes)
-        told = [state.tensors.get(f"histogram/{k}", uniform) for k in state.facts["newcomers"]] or [uniform]
-        state[f"replay/labels/{step}"] = torch.stack(told).mean(0)
-        if (seen := self.pool(reports)) is not None:
-            state[f"replay/statistics/{step}"] = seen
 
     def replay(self, state: State, compute: Compute) -> dict[int, Message]:
         """The version that existing clients are offered is taught by the one before it and by what was trained."""
@@ -236,13 +209,6 @@ class PFedDSH(Method):
         return {k: served[k] for k in clients}
 
     # At the client
-
-    def card(self, message: Message, data: ClientData, memory: Memory, visit: Visit) -> tuple[Message, Memory]:
-        if not self.settings.histogram:
-            return Message(), memory
-        noise = self.noise(visit.generator("card"))
-        told = embedding.label_histogram(data.train[1], self.model.classes, self.cards, noise)
-        return Message({"histogram": told}), memory
 
     def weights(self, message: Message, memory: Memory) -> Tensor:
         deviation = memory.tensors.get("deviation")

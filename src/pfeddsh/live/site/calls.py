@@ -124,7 +124,7 @@ class Site:
         try:
             self.method.check_card(card)
         except BadMessage:
-            lacking = ", ".join(sorted(withheld(card) - self.method.optional))
+            lacking = ", ".join(sorted(withheld(card)))
             if not lacking:
                 raise
             why = (
