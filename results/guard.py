@@ -22,6 +22,7 @@ from pfeddsh.methods.pfeddsh import PFedDSH
 from pfeddsh.storage.checkpoint import Checkpoints
 
 OFFERS: list[dict] = []
+MARGINS = (0.02, 0.05)  # by which the loss could have to be better
 
 
 def receive(self, message, data, memory, visit):
@@ -41,6 +42,8 @@ def receive(self, message, data, memory, visit):
         right = [int((one.argmax(1) == labels).sum()) for one in logits]
         noted[f"{name}, loss"] = losses[1] < losses[0]
         noted[f"{name}, right answers"] = (right[1], -losses[1]) > (right[0], -losses[0])
+        if name == "shifted and flipped":
+            noted |= {f"{name}, loss, better by {m:.0%}": losses[1] < (1 - m) * losses[0] for m in MARGINS}
     OFFERS.append(noted)
     return PFedDSH_receive(self, message, data, memory, visit)
 

@@ -92,17 +92,25 @@ def rendered(runs: Runs, template: str) -> str:
         keep_trailing_newline=True, autoescape=False,
     )  # fmt: skip
     tools.tests["search"] = lambda text, pattern: re.search(pattern, text) is not None
+    tools.tests["frozen_too"] = lambda method: runs.cell(f"{method}, later=frozen", "80+4x5") is not None
     tools.globals |= {
         "runs": runs, "tuning": tuning, "table": lambda *place, **where: main_table(runs, *place, **where),
         "mean": mean, "each": each, "each_tuning": lambda *what: each(*what, of=tuning), "lead": lead, "rows": rows,
         "name": NAMES.__getitem__, "behind": lambda: behind(runs), "losers": lambda: losers(runs),
         "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
         "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form, "printed": lookup.printed,
+        "printed_ablation": printed_ablation,
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
         "payload": lambda method: payload(runs, method), "min": min, "max": max,
         "exists": lambda name: (HERE / name).exists(),
     }  # fmt: skip
     return tools.get_template(template).render()
+
+
+def printed_ablation(method: str) -> str:
+    """Accuracy, PA and RI of the paper's ablation; nothing for what it does not have."""
+    found = paper.everything()["ablation"]["cifar10"]["80+4x5"].get(method)
+    return ", ".join(f"{value:+.1f}" if i else f"{value:.1f}" for i, value in enumerate(found)) if found else ""
 
 
 def verdicts(runs: Runs) -> list[tuple[str, ...]]:

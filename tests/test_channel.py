@@ -56,6 +56,18 @@ def test_views_and_more_than_the_socket_holds():
     assert all(tensor.data_ptr() % 64 == 0 for tensor in found.tensors.values())
 
 
+@pytest.mark.parametrize("part", [torch.eye(3).to_sparse(), [1.0]], ids=["sparse", "no tensor"])
+def test_what_cannot_be_sent_raises_before_anything_is(ends, part):
+    one, two = ends
+    with pytest.raises((RuntimeError, AttributeError)):
+        one.send("first", Record({"w": torch.ones(3)}), Record({"x": part}))
+    with pytest.raises(TypeError):
+        one.send("second", Record(facts={"loss": torch.ones(1)}))
+    one.send("third", Record({"w": torch.ones(3)}))
+    header, (found,) = two.receive()
+    assert header == "third" and found["w"].sum() == 3
+
+
 def test_an_end_that_is_gone_is_noticed(ends):
     one, two = ends
     one.send("", Record({"w": torch.ones(3)}))

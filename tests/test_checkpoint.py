@@ -13,7 +13,7 @@ from safetensors import torch as storage
 
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import resume
-from pfeddsh.messages import Record
+from pfeddsh.messages import Message, Record
 from pfeddsh.storage.checkpoint import Checkpoints
 from pfeddsh.storage.files import Damaged, digest, read_record, write_record, write_text
 
@@ -170,6 +170,18 @@ def test_a_round_that_cannot_be_written_stops_the_run_at_the_next(tmp_path, monk
     checkpoints.round((1, 1), {"state": RECORD})
     with pytest.raises(UserError, match="no space"):
         checkpoints.round((1, 2), {"state": RECORD})
+
+
+def test_whoever_changes_an_upload_that_is_being_recorded_is_told_and_leaves_no_wrong_round(tmp_path):
+    checkpoints, upload = Checkpoints(tmp_path), Message({"delta": torch.ones(3)})
+    checkpoints.round((1, 1), {"upload/0": upload})
+    upload["delta"].add_(1)
+    with pytest.raises(UserError, match="changed an upload in place"):
+        checkpoints.round((1, 2), {"upload/0": Message({"delta": torch.ones(3)})})
+    assert checkpoints.recorded((1, 1)) is None
+    checkpoints.round((1, 1), {"upload/0": Message({"delta": torch.ones(3)})})
+    checkpoints.wait()
+    assert checkpoints.recorded((1, 1)) is not None
 
 
 def test_a_live_coordinator_has_its_journal_before_it_goes_on(tmp_path, monkeypatch):

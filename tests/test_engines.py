@@ -91,6 +91,30 @@ def test_an_error_in_a_worker_carries_the_call_and_the_workers_traceback(bench):
         hired.close()
 
 
+def test_what_cannot_be_sent_either_way_is_the_calls_error_and_the_pool_goes_on(bench, tmp_path, monkeypatch):
+    (tmp_path / "odd_reply.py").write_text(
+        "from pfeddsh.methods.fedavg import FedAvg\n"
+        "class Odd(FedAvg):\n"
+        "    def local(self, message, data, memory, visit):\n"
+        "        upload, memory = super().local(message, data, memory, visit)\n"
+        "        upload.facts['loss'] = {upload.facts['loss']} if visit.client else upload.facts['loss']\n"
+        "        return upload, memory\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    hired = Pool(tiny("odd_reply:Odd", engine="pool", workers=1))
+    try:
+        served, odd = Message({"theta": bench.task.theta0}), Message({"theta": [1.0]})
+        calls = [("reply", 1, served), ("message", 0, odd), ("good", 0, served)]
+        done = {name: hired.submit(Call("local", bench.visit(1, 0, k), m)) for name, k, m in calls}
+        with pytest.raises(WorkerError, match="set is not JSON serializable"):
+            done["reply"].result(timeout=60)
+        with pytest.raises(AttributeError, match="contiguous"):
+            done["message"].result(timeout=60)
+        assert done["good"].result(timeout=60)[0].facts["samples"] == len(bench.parts.train[0])
+    finally:
+        hired.close()
+
+
 def test_an_error_in_the_serial_engine_says_where_it_arose_and_what_was_given(tmp_path, monkeypatch):
     good = FedAvg.local
 

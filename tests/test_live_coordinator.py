@@ -8,6 +8,7 @@ from conftest import assert_same_bits
 from live_sites import FakeNetwork, federation, final_state, run_in_process, shards, simulate, tampered
 
 from pfeddsh.errors import UserError
+from pfeddsh.live.coordinator.config import check_unchanged, fix
 from pfeddsh.live.transport import TransportError
 from pfeddsh.storage.files import read_record
 
@@ -307,3 +308,15 @@ def test_settings_of_a_begun_federation_cannot_change(tmp_path, paths):
     federation(tmp_path / "server", steps=1, seed=1)
     with pytest.raises(UserError, match="seed cannot change"):
         run_in_process(tmp_path / "server", FakeNetwork())
+
+
+def test_a_federation_that_another_version_began_is_continued_with_that_version(tmp_path):
+    config = federation(tmp_path / "server", steps=1)
+    begun = tmp_path / "server" / "state" / "federation.json"
+    begun.parent.mkdir()
+    fix(tmp_path / "server", config)
+    before = json.loads(begun.read_text())
+    before["options"]["histogram"] = True
+    begun.write_text(json.dumps(before))
+    with pytest.raises(UserError, match=r"another version of pfeddsh, whose pfeddsh had other settings \(histogram\)"):
+        check_unchanged(tmp_path / "server", config)

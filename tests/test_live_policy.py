@@ -116,6 +116,9 @@ def test_a_histogram_leaves_as_the_policy_says(tmp_path, paths):
     assert len({tuple(histogram.tolist()) for histogram in told.values()}) == 3
     event = ("laplace", 1.0)
     assert budget.Budget(tmp_path / "site-2", Policy()).spent == {event: 1}
+    plain = Asked(tmp_path / "plain")  # asks for no histogram, so none is paid for
+    assert not plain(site(tmp_path / "site-3", paths[0], Policy(histogram="noised")), "card")[1].tensors
+    assert not budget.Budget(tmp_path / "site-3", Policy()).spent
 
 
 def test_noise_at_a_site_does_not_follow_from_any_seed(tmp_path, paths, monkeypatch):

@@ -22,16 +22,16 @@ class Channel:
         self._socket = end
 
     def send(self, header: Any, *records: Record) -> None:
-        """A header of JSON, and records after it."""
+        """A header of JSON, and records after it. What cannot be sent raises before the first byte has left."""
+        memory = [_memory(tensor.contiguous()) for record in records for tensor in record.tensors.values()]
         shapes = [
             [record.facts, [[name, _name(tensor.dtype), list(tensor.shape)] for name, tensor in record.tensors.items()]]
             for record in records
         ]
         text = json.dumps([header, shapes]).encode()
         self._socket.sendall(len(text).to_bytes(LENGTH, "little") + text)
-        for record in records:
-            for tensor in record.tensors.values():
-                self._socket.sendall(_memory(tensor.contiguous()))
+        for part in memory:
+            self._socket.sendall(part)
 
     def receive(self) -> tuple[Any, list[Record]]:
         """What the other end sent; each tensor has memory of its own, aligned alike wherever it arrives."""

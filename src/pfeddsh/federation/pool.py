@@ -10,7 +10,7 @@ from typing import Protocol
 from pfeddsh.config import Config
 from pfeddsh.errors import UserError
 from pfeddsh.federation.workbench import Call
-from pfeddsh.federation.workers import Reply, Worker
+from pfeddsh.federation.workers import Reply, Worker, WorkerError
 
 
 class PoolWorker(Protocol):
@@ -65,8 +65,14 @@ class Pool:
                     if attempt == 2:
                         trouble = f"the worker process died twice in {call}; out of memory? try --set workers=1"
                         future.set_exception(UserError(trouble))
+                except WorkerError as error:
+                    future.set_exception(error)
+                    break
                 except Exception as error:
                     future.set_exception(error)
+                    if worker:  # stopped halfway through a message, it would take the next one for the rest
+                        worker.close()
+                    worker = None
                     break
         if worker:
             worker.close()

@@ -4,7 +4,7 @@ import json
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +84,13 @@ def complete(bench: Workbench, out: Path, observers: Sequence[Observer], checkpo
             local = controls.complete(config, fingerprint, bench.plan.steps, federation.controls.wait)
             ledger = federation.ledger
             ledger.local = [local[client] for client in range(bench.plan.clients)]
+        except BaseException:
+            with suppress(Exception):
+                checkpoints.wait()  # what else is wrong there must not hide the cause
+            raise
         finally:
             engine.close()
-            checkpoints.wait()
+        checkpoints.wait()
         results = ledger.results(config, bench.dataset, time.monotonic() - began)
         checkpoints.thin()
         write_text(out / "results.json", json.dumps(results, indent=1) + "\n")

@@ -84,11 +84,9 @@ def serve(handle: int) -> None:
     while True:
         header, (message, memory) = channel.receive()
         try:
-            reply = bench.run(Call(header["job"], Visit(**header["visit"]), message, memory))
-        except Exception:
+            channel.send("", *bench.run(Call(header["job"], Visit(**header["visit"]), message, memory)))
+        except Exception:  # of the work, or of what came of it and cannot be sent
             channel.send(traceback.format_exc())
-        else:
-            channel.send("", *reply)
 
 
 def answer(bench: Workbench, frames: list[bytes]) -> list[bytes]:

@@ -163,7 +163,7 @@ def federation(
     """Run a demo federation on this machine: a coordinator, three sites, then two late sites, on the embedded digits.
 
     Late sites are served before their first round. After their step, the earlier sites are offered the new version.
-    It takes three to four minutes, most of it spent in Flower.
+    It takes three to five minutes, most of it spent in Flower.
     """
     with _flower():
         import flwr  # noqa: F401  # here, not when its processes fail to start

@@ -1,9 +1,9 @@
 """The client's card and the embedding the server makes of it.
 
-A client describes its data once, on joining: 32 image features of a fixed random CNN and its label histogram. The
-server standardises cards by those of the first batch and projects them to the 32 numbers that the hypernetwork reads
-and later trains. Image features are nearly the same for everyone under label skew, so the histogram weighs more; it is
-also the one thing about labels that leaves a client, and can be withheld, rounded or noised before it does.
+With a hypernetwork, a client describes its data once, on joining: 32 image features of a fixed random CNN and its label
+histogram. The server standardises cards by those of the first batch and projects them to the 32 numbers that the
+hypernetwork reads and later trains. Image features are nearly the same for everyone under label skew, so the histogram
+weighs more; it is also the one part of a card that is about labels, and can be withheld, rounded or noised.
 
 A card also has a signature, pure noise, which makes up 30 % of the embedding's variance. Data alone puts all clients
 into a space of some ten dimensions, where newcomers have nearly no key of their own: on CIFAR-10 (Dirichlet 0.1, 80+20,

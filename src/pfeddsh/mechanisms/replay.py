@@ -1,9 +1,9 @@
 """Data-free replay: invert models to images, let models teach together, fit the dense layers of a student.
 
-1. `invert`: images on which a model sees its clients' labels and statistics (DeepInversion; the paper's Eq. 12-15,
-   with the class term it leaves out).
-2. `opinions` and `targets`: the teacher is the mean of all models' logits, each trusted on a class as much as it has
-   seen of it; a student aims halfway between that and what it thinks itself.
+1. `invert`: images on which a model sees given labels and its clients' statistics (DeepInversion; the paper's Eq.
+   12-15, with the class term it leaves out).
+2. `opinions` and `targets`: the teacher is the mean of all models' logits; a student aims halfway between that and
+   what it thinks itself.
 3. `distil`: the student changes fully connected layers only, so that normalisation statistics stay true.
 """
 

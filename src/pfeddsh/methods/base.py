@@ -1,7 +1,7 @@
 """What a method is: a few functions on the server, a few at the client, and nothing about how they are run.
 
 Server functions change the state in place; client functions are pure (message, data, memory, visit) -> (reply, memory).
-To add a method, write one file with a subclass and register it; see `fedper.py` for an example of thirty lines.
+To add a method, write one file with a subclass; the file's name is its name. `fedper.py` is a short example.
 """
 
 import hashlib
@@ -109,7 +109,7 @@ class Method:
         return Message({"statistics": torch.zeros(models.statistics_size(self.model))})
 
     def aggregate(self, state: State, uploads: dict[int, Message]) -> None:
-        """End of a round; uploads are checked and ordered by client."""
+        """End of a round; uploads are checked and ordered by client. They stay as they are: they are being recorded."""
         raise NotImplementedError
 
     def question(self, state: State, reports: dict[int, Message]) -> Message | None:

@@ -83,7 +83,9 @@ class HyperDSH(pfeddsh.PFedDSH):
         super().__init__(task, options)
         assert isinstance(options, Settings)
         self.hyper = options
-        self.cards = embedding.CardOptions(options.embedding, options.histogram, options.rounding, options.noise)
+        needed = options.embedding == "both" or options.replay == "paper"
+        told = options.histogram and needed
+        self.cards = embedding.CardOptions(options.embedding, told, options.rounding, options.noise)
         weights = len(task.theta0[self.own])
         hypernet.affordable(weights, options.hidden)
         kind = PROTECTIONS[options.protection]

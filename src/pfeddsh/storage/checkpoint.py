@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from pfeddsh.errors import UserError
 from pfeddsh.messages import Parts, Record, State, bundle, parted, unbundle
 from pfeddsh.storage.files import Damaged, read_facts, read_record, write_record
@@ -45,6 +47,7 @@ class Checkpoints:
         self._named: dict[Path, list[str]] = {}  # the files beside it that each snapshot needs
         self._writer = ThreadPoolExecutor(1, "journal")
         self._pending: Future[None] | None = None
+        self._writing: tuple[Path, list[tuple[Tensor, int]]] = self.folder, []  # that, with each tensor's version
         for left in self.folder.rglob(".*.tmp"):  # half-written when a process was killed; we hold the folder's lock
             left.unlink()
         self._last = time.monotonic()
@@ -127,15 +130,26 @@ class Checkpoints:
                 if later > moment:  # of a copy that was taken while we worked: they follow from another round than this
                     path.unlink()
         self.wait()
-        self._pending = self._writer.submit(write_record, self._path("round", moment), bundle(parts), durable=False)
+        record, path = bundle(parts), self._path("round", moment)
+        self._writing = path, [(t, t._version) for t in record.tensors.values() if not t.is_inference()]
+        self._pending = self._writer.submit(write_record, path, record, durable=False)
         if self.strict:
             self.wait()
 
     def wait(self) -> None:
         """Until the round before is in the journal; what kept it out, a full disk perhaps, is raised here."""
-        pending, self._pending = self._pending, None
-        if pending:
+        if (pending := self._pending) is None:
+            return
+        try:
             pending.result()
+        finally:
+            if pending.done():  # if not, whoever is interrupted here has to wait again
+                self._pending = None
+        path, tensors = self._writing
+        self._writing = path, []
+        if any(tensor._version != version for tensor, version in tensors):
+            path.unlink(missing_ok=True)
+            raise UserError("the method has changed an upload in place, which the journal of the round still needs")
 
     def latest(self) -> tuple[Moment, Parts] | None:
         """The newest snapshot that is whole; damaged ones are named in a warning and passed over."""

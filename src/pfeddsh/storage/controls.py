@@ -78,6 +78,13 @@ def complete(
     return found
 
 
+def keep(config: Config, fingerprint: str, step: int, batch: dict[int, float]) -> bool:
+    """Take over what these clients reached alone in runs made elsewhere; not what is known already."""
+    entry = path(config, fingerprint, step)
+    with _turn(entry) as own:
+        return own and not _read(entry, sorted(batch)) and _write(entry, batch)
+
+
 def book(config: Config, fingerprint: str, step: int, seconds: float) -> None:
     """Note what a control of this step's batch cost; not knowing it is no harm."""
     with suppress(OSError), path(config, fingerprint, step).with_suffix(".seconds").open("a") as file:

@@ -114,10 +114,17 @@ def check_unchanged(folder: Path, config: LiveConfig) -> None:
         return
     try:
         before = json.loads(path.read_text())
-        before["options"] = registry.find(config.method).options({}) | before["options"]  # it may lack newer ones
+        known = registry.find(config.method).options({})
+        gone = before["options"].keys() - known.keys()
+        before["options"] = known | before["options"]  # it may lack newer ones
         changed = {name: before.get(name) for name, value in _fixed(config).items() if before.get(name) != value}
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged ({error}); restore it from a backup") from error
+    if gone:
+        raise UserError(
+            f"{folder}: this federation was begun with another version of pfeddsh, whose {config.method} had other "
+            f"settings ({', '.join(sorted(gone))}); continue it with that version"
+        )
     if changed:
         raise UserError(
             f"federation.toml: {', '.join(changed)} cannot change in a federation that has begun; set it back to "

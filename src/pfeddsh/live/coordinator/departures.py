@@ -6,13 +6,14 @@ confirmed. Asked again, by a restart on either side, it is done and confirmed ag
 site's place (`forget.py`).
 """
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any
 
 from pfeddsh.live.coordinator import forget
 from pfeddsh.live.coordinator.admission import Admission, now
-from pfeddsh.live.coordinator.clients import LiveClients
+from pfeddsh.live.coordinator.clients import PAUSE, LiveClients
 from pfeddsh.live.coordinator.roster import Left, mark_of
 from pfeddsh.live.exchange import Exchange
 from pfeddsh.live.wire import FAREWELL, encode
@@ -52,9 +53,16 @@ class Departures:
         for key, node in waiting.items():
             self._confirmations.append(self._confirm(node, roster.left[mark_of(key)]))
 
-    def see_off(self) -> None:
-        """Nobody can be asked again once the coordinator is gone: wait until the last ones have their confirmation."""
-        wait(self._confirmations, timeout=self._timeout)
+    def see_off(self, clients: LiveClients, moment: Moment) -> None:
+        """Nobody can be asked again once the coordinator is gone: wait until the last ones have their confirmation.
+
+        Others may say meanwhile that they leave.
+        """
+        deadline = time.monotonic() + self._timeout
+        self.carry_out(clients, moment)
+        while self._confirmations and time.monotonic() < deadline:
+            wait(self._confirmations, timeout=PAUSE)
+            self.carry_out(clients, moment)
 
     def _erase(self, clients: LiveClients, moment: Moment) -> None:
         roster, federation = self._admission.roster, clients.federation

@@ -50,8 +50,7 @@ class LiveFederation:
             self.clients.serve_returned()
             self._departures.carry_out(self.clients, (step, 0))
             time.sleep(PAUSE)
-        self._departures.carry_out(self.clients, (step, 0))
-        self._departures.see_off()
+        self._departures.see_off(self.clients, (step, 0))
         self.clients.begin("done", step - 1)
         return self.loop.ledger
 

@@ -13,7 +13,7 @@ from typing import Any
 FILE = "audit.jsonl"
 PURPOSES = {
     "hello": "introduce the site",
-    "card": "describe the data on joining",
+    "card": "join, with what the method asks for",
     "local": "upload what was trained",
     "settle": "report the end of the site's step",
     "keep": "confirm that the model is kept",

@@ -4,6 +4,7 @@ Written before the message leaves that it pays for. A crash in between spends to
 """
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 
@@ -33,9 +34,9 @@ class Budget:
             except (ValueError, KeyError, TypeError) as error:
                 raise UserError(f"{self._path} is damaged ({error}); restore it from a backup") from error
 
-    def check(self, job: str) -> None:
+    def check(self, job: str, asked: Iterable[str] = ()) -> None:
         """Refuse what would exceed the budget, or the rounds of the day, before any work is done."""
-        policy, event = self.policy, self.policy.cost(job)
+        policy, event = self.policy, self.policy.cost(job, asked)
         if job == "local" and policy.rounds_a_day and self.today() >= policy.rounds_a_day:
             reason = f"this site trains at most {policy.rounds_a_day} rounds a day, and has done so today"
             raise NoTraining(reason, _until_tomorrow())
@@ -44,8 +45,8 @@ class Budget:
                 raise NoTraining("this site's privacy budget is spent", None)
             raise PolicyRefusal("this site's privacy budget is spent: it has nothing left to tell of its data")
 
-    def spend(self, job: str) -> None:
-        event = self.policy.cost(job)
+    def spend(self, job: str, asked: Iterable[str] = ()) -> None:
+        event = self.policy.cost(job, asked)
         if event:
             self.spent[event] = self.spent.get(event, 0) + 1
         if job == "local":

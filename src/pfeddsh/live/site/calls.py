@@ -88,7 +88,7 @@ class Site:
             return encode({"status": "ok"}, self._released("judge", message, verdict))
         same = hashlib.sha256(body).hexdigest()
         if self._facts["last"] != same:
-            self.budget.check(header["job"])
+            self.budget.check(header["job"], self.method.expected_card().tensors)
             self._work(decode_call(trust.visit(header), message, self._memory), same)
         return encode({"status": "ok"}, self._reply)
 
@@ -99,7 +99,7 @@ class Site:
         released = self._released(call.job, call.message, reply)
         if call.job == "card":
             self._check_fit(released)
-        self.budget.spend(call.job)
+        self.budget.spend(call.job, reply.tensors)
         self._reply, self._memory = released, memory
         if call.job == "card":
             self._facts["visits"] = []

@@ -28,7 +28,7 @@ TEMPLATE = """\
 # starts. audit.jsonl in this folder lists every message sent, and `pfeddsh status` here shows the budget spent.
 # Images, labels, memory and the served model never leave. docs/privacy.md explains each line, and what it costs.
 
-# The label histogram, sent once on joining. The site's own label prior works without it.
+# The label histogram. pFedDSH does not ask for it; pfeddsh-hyper does, once, when this site joins.
 #   "withhold"  it stays here
 #   "rounded"   to multiples of `rounding`: fewer details, no guarantee
 #   "noised"    Laplace noise, which spends `histogram_epsilon` of the budget
@@ -41,8 +41,9 @@ histogram_epsilon = 1.0
 # own statistics need none. If a method requires them, this site waits and says so.
 statistics = false
 
-# May measurements leave: accuracy on held-out images, the training loss, whether an offer was better? The operator
-# uses them to monitor the federation. If not, every offer is answered with no, whether or not this site accepts it.
+# May measurements leave: accuracy on held-out images, the training loss, whether an offer was better, how far a new
+# version should follow a step? The operator uses them to monitor the federation. If not, every offer is answered with
+# no, whether or not this site accepts it.
 measures = true
 
 # Uploads: the change is clipped to the L2 norm `clip` (0: not at all). Then Gaussian noise of standard deviation
@@ -117,11 +118,11 @@ class Policy(BaseModel):
     def protection(self) -> Protection:
         return Protection(clip=self.clip, noise=self.noise)
 
-    def cost(self, job: str) -> Event | None:
-        """What the reply to this job spends."""
+    def cost(self, job: str, asked: Iterable[str] = ()) -> Event | None:
+        """What the reply to this job spends; `asked` is what a card is to tell."""
         if job == "local" and self.noise:
             return accounting.upload(self.noise)
-        if job == "card" and self.histogram == "noised":
+        if job == "card" and self.histogram == "noised" and "histogram" in asked:
             return accounting.histogram(self.histogram_epsilon)
         return None
 
