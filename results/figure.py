@@ -4,6 +4,7 @@ docs/first-batch.png: what happens to the first batch as others join. docs/growt
 later. Colours are those of the report.
 """
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,16 +61,18 @@ def draw_growth(groups: Sequence[Group], out: Path) -> None:
         return
     rows = -(-len(shown) // 2)
     figure, panels = plt.subplots(
-        rows, min(2, len(shown)), figsize=(8, 3.4 * rows + 0.6), layout="constrained", squeeze=False, sharey=True
+        rows, min(2, len(shown)), figsize=(8, 3.7 * rows + 0.8), layout="constrained", squeeze=False, sharey=True
     )
     for axes, group in zip(panels.flat, shown, strict=False):
         ends = {cell.id: float(growth.curves(cell).mean(0)[-1]) for cell in group.contest}
         near = [cell for cell in group.contest if ends[cell.id] >= max(ends.values()) - FAR]
-        growth.plot(axes, group, near, {cell.id: name(cell) for cell in near})
+        ours = [cell for cell in near if cell.label == "pfeddsh"]
+        growth.plot(axes, group, near, {cell.id: plain(cell) for cell in near}, ours)
         axes.set_title(group.schedule, fontsize=11)
         far = [f"{plain(cell)} {ends[cell.id]:.0f} %" for cell in group.contest if cell not in near]
         if far:
-            axes.set_xlabel(f"{axes.get_xlabel()}\nnot shown, at the end: {', '.join(far)}", fontsize=8)
+            below = textwrap.fill(f"not shown, at the end: {', '.join(far)}", 62)
+            axes.set_xlabel(f"{axes.get_xlabel()}\n{below}", fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in list(panels.flat)[len(shown) :]:
         axes.set_visible(False)

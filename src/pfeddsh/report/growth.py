@@ -29,14 +29,19 @@ def curves(cell: Cell) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array([[_number(batch_accuracy(run.results, step, 1)) for step in steps] for run in cell.runs])
 
 
-def plot(axes: Any, group: Group, cells: Sequence[Cell], names: dict[str, str] | None = None) -> None:
-    """One line a method over the number of clients, with the band from the lowest to the highest seed."""
+def plot(
+    axes: Any, group: Group, cells: Sequence[Cell], names: dict[str, str] | None = None, banded: Sequence[Cell] = ()
+) -> None:
+    """One line a method over the number of clients, with the band from the lowest to the highest seed.
+
+    Where many lines lie close together, the bands of a few (`banded`) are enough.
+    """
     clients = list(accumulate(parse(group.schedule)))
     styles = looks(group)
     for cell in cells:
         found, style = curves(cell), styles[cell.id]
         axes.plot(clients, found.mean(0), label=(names or {}).get(cell.id, label(cell, len(found))), **style)
-        if len(found) > 1:
+        if len(found) > 1 and (not banded or cell in banded):
             axes.fill_between(clients, found.min(0), found.max(0), color=style["color"], alpha=0.15, linewidth=0)
     axes.set_xticks(clients)
     axes.set_xlabel("clients in the federation")
