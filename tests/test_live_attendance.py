@@ -57,10 +57,10 @@ def test_a_site_that_trains_once_a_day_is_waited_for_and_no_round_is_empty(tmp_p
 def test_a_site_whose_budget_is_spent_is_served_and_not_asked_to_train_again(tmp_path, paths, monkeypatch):
     check = budget.Budget.check
 
-    def spent(self, job):
+    def spent(self, job, asked=()):
         if job == "local" and self.rounds >= 2:
             raise NoTraining("this site's privacy budget is spent", None)
-        check(self, job)
+        check(self, job, asked)
 
     monkeypatch.setattr(budget.Budget, "check", spent)
     network, notices = run(tmp_path, paths[:1], batch_min=1, rounds_first=9)

@@ -70,9 +70,9 @@ OF_PROTECTIONS = ("protection", "mask_rate", "sparsity")
 
 
 class HyperDSH(pfeddsh.PFedDSH):
-    """State: that of pFedDSH, the hypernetwork, what the protection keeps, and `e/k` for each client k.
+    """State: that of pFedDSH, the hypernetwork, what the protection keeps, and for each client k `e/k`, `histogram/k`.
 
-    With the paper's replay also `histogram/k`, by which synthetic images get their labels, and `statistics/k`.
+    Histograms stay until the step ends; with the paper's replay for good, and `statistics/k` with them.
     Upload: `delta`, served minus trained weights; with the gate also `logits`. The client has no deviation of its own.
     """
 
@@ -83,9 +83,7 @@ class HyperDSH(pfeddsh.PFedDSH):
         super().__init__(task, options)
         assert isinstance(options, Settings)
         self.hyper = options
-        needed = options.embedding == "both" or options.replay == "paper"
-        told = options.histogram and needed
-        self.cards = embedding.CardOptions(options.embedding, told, options.rounding, options.noise)
+        self.cards = embedding.CardOptions(options.embedding, options.histogram, options.rounding, options.noise)
         weights = len(task.theta0[self.own])
         hypernet.affordable(weights, options.hidden)
         kind = PROTECTIONS[options.protection]
@@ -120,7 +118,7 @@ class HyperDSH(pfeddsh.PFedDSH):
             state.tensors |= {f"whitening/{name}": tensor for name, tensor in fitted.items()}
         whitening = state.under("whitening")
         for client, card in cards.items():
-            if self.hyper.replay == "paper" and "histogram" in card:
+            if "histogram" in card:
                 state[f"histogram/{client}"] = card["histogram"].clamp_min(0)
             state[f"e/{client}"] = embedding.embed(whitening, card.tensors)
             state.facts["joined"][str(client)] = step
@@ -187,6 +185,9 @@ class HyperDSH(pfeddsh.PFedDSH):
         for client, report in reports.items():
             self.keep_report(state, client, report)
         newcomers = state.facts["newcomers"]
+        if self.hyper.replay != "paper":  # which draws labels of its images from them
+            for client in newcomers:
+                state.tensors.pop(f"histogram/{client}", None)
         self.protection.close(state, newcomers, self.keys(state, newcomers))
 
     def keep_report(self, state: State, client: int, report: Message) -> None:
