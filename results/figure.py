@@ -72,7 +72,8 @@ def draw_growth(groups: Sequence[Group], out: Path) -> None:
         far = [f"{plain(cell)} {ends[cell.id]:.0f} %" for cell in group.contest if cell not in near]
         if far:
             below = textwrap.fill(f"not shown, at the end: {', '.join(far)}", 62)
-            axes.set_xlabel(f"{axes.get_xlabel()}\n{below}", fontsize=8)
+            axes.set_xlabel(f"{axes.get_xlabel()}\n{below}")
+        axes.xaxis.label.set_size(8)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in list(panels.flat)[len(shown) :]:
         axes.set_visible(False)
