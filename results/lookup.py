@@ -35,3 +35,9 @@ def printed(table: str, method: str, schedule: str = "80+4x5", dataset: str = "c
     """A row of the paper: [RI, PA] of table1, [accuracy, PA, RI] of ablation, [PA, RI] of sensitivity."""
     found: list[float] = everything()[table][dataset][schedule][method]
     return found
+
+
+def printed_ablation(method: str) -> str:
+    """A row of the paper's ablation as accuracy, PA and RI; nothing for what it does not have."""
+    found = everything()["ablation"]["cifar10"]["80+4x5"].get(method)
+    return f"{found[0]:.1f}, {found[1]:+.1f}, {found[2]:+.1f}" if found else ""

@@ -99,18 +99,12 @@ def rendered(runs: Runs, template: str) -> str:
         "name": NAMES.__getitem__, "behind": lambda: behind(runs), "losers": lambda: losers(runs),
         "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
         "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form, "printed": lookup.printed,
-        "printed_ablation": printed_ablation,
+        "printed_ablation": lookup.printed_ablation,
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
         "payload": lambda method: payload(runs, method), "min": min, "max": max,
         "exists": lambda name: (HERE / name).exists(),
     }  # fmt: skip
     return tools.get_template(template).render()
-
-
-def printed_ablation(method: str) -> str:
-    """Accuracy, PA and RI of the paper's ablation; nothing for what it does not have."""
-    found = paper.everything()["ablation"]["cifar10"]["80+4x5"].get(method)
-    return ", ".join(f"{value:+.1f}" if i else f"{value:.1f}" for i, value in enumerate(found)) if found else ""
 
 
 def verdicts(runs: Runs) -> list[tuple[str, ...]]:
