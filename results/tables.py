@@ -14,13 +14,13 @@ import lookup
 from behind import behind, losers, place
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from runs import HERE, MEASURES, Runs, rows
-from wording import NAMES, ORACLES, readable
+from standings import best, main_table
+from wording import CONTROLS, RIVALS, named
 
 from pfeddsh.report import measures, paper, tables
-from pfeddsh.report.grouping import Cell, unpaired
-from pfeddsh.report.measures import over_seeds
+from pfeddsh.report.grouping import unpaired
 from pfeddsh.report.paired import against_best, at_the_end
-from pfeddsh.report.table import by, p_value
+from pfeddsh.report.table import p_value
 from pfeddsh.report.writers import markdown
 
 PARTS = (
@@ -30,10 +30,6 @@ WHOLE = ("results", "technical-report")  # pages that are made of a template
 MARKED = [HERE.parent / "README.md", *(HERE.parent / "docs" / f"{name}.md" for name in (
     "baselines", "deviations", "first-form", "demo", "medical",
 ))]  # fmt: skip  # those with a part between two marks
-HEADINGS = {
-    "end": "everyone at the end, %", "lost": "lost > 2 points, %", "first": "first batch after its step, %",
-    "change": "its change to the end", "pa": "PA of newcomers", "pa3": "3+ visits", "zero": "zero-shot",
-}  # fmt: skip
 
 
 def all_tables(runs: Runs) -> str:
@@ -41,34 +37,6 @@ def all_tables(runs: Runs) -> str:
     made = {table.name: markdown(table).strip() for table in tables.build(runs.groups)}
     parts = [made[name] for name in PARTS if name in made]  # a part without runs is not made
     return "# Tables\n\nAll runs in `results/`, by `python results/tables.py`.\n\n" + "\n\n".join(parts) + "\n"
-
-
-def main_table(runs: Runs, schedule: str, dataset: str = "cifar10", **protocol: object) -> str:
-    """One line a method or variant, the best for everyone at the end first; columns are of the whole run.
-
-    Ablations have tables of their own. A column that says the same as one before it, as PA of those with three visits
-    where all have them, is left out.
-    """
-    group = runs.group(schedule, dataset, **protocol)
-    if group is None:
-        return "No runs yet."
-    cells = by(measures.everyone_at_the_end, (cell for cell in group.cells if shown_in_tables(cell)))
-    lines = [[over_seeds(cell, MEASURES[key][0]) for key in HEADINGS] for cell in cells]
-    columns = list(zip(*lines, strict=True))
-    shown = [i for i, column in enumerate(columns) if any(column) and column not in columns[:i]]
-    headings, forms = list(HEADINGS.values()), [MEASURES[key][1] for key in HEADINGS]
-    text = ["| | " + " | ".join(headings[i] for i in shown) + " | seeds |", "|---|" + "---:|" * (len(shown) + 1)]
-    best = next((cell for cell in cells if cell.variant.method not in ORACLES), None)
-    for cell, line in zip(cells, lines, strict=True):
-        parts = [f"{spread.mean:{forms[i]}}" if (spread := line[i]) else "" for i in shown]
-        parts[0] = f"**{parts[0]}**" if cell is best else parts[0]
-        text.append(f"| {readable(cell)} | " + " | ".join(parts) + f" | {len(cell.runs)} |")
-    return "\n".join(text)
-
-
-def shown_in_tables(cell: Cell) -> bool:
-    """Of pFedDSH's own forms those that have a name here."""
-    return not cell.variant.ablation or cell.variant.method in NAMES
 
 
 def rendered(runs: Runs, template: str) -> str:
@@ -94,9 +62,10 @@ def rendered(runs: Runs, template: str) -> str:
     tools.tests["search"] = lambda text, pattern: re.search(pattern, text) is not None
     tools.tests["frozen_too"] = lambda method: runs.cell(f"{method}, later=frozen", "80+4x5") is not None
     tools.globals |= {
-        "runs": runs, "tuning": tuning, "table": lambda *place, **where: main_table(runs, *place, **where),
-        "mean": mean, "each": each, "each_tuning": lambda *what: each(*what, of=tuning), "lead": lead, "rows": rows,
-        "name": NAMES.__getitem__, "behind": lambda: behind(runs), "losers": lambda: losers(runs),
+        "runs": runs, "tuning": tuning, "controls": CONTROLS, "rivals": RIVALS, "name": named, "rows": rows,
+        "table": lambda *place, **where: main_table(runs, *place, **where), "best": lambda *place: best(runs, *place),
+        "mean": mean, "each": each, "each_tuning": lambda *what: each(*what, of=tuning), "lead": lead,
+        "behind": lambda: behind(runs), "losers": lambda: losers(runs),
         "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
         "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form, "printed": lookup.printed,
         "printed_ablation": lookup.printed_ablation,
@@ -114,7 +83,7 @@ def verdicts(runs: Runs) -> list[tuple[str, ...]]:
         test = against_best(group.contest, measures.everyone_at_the_end, at_the_end)
         ours = test.get(group.main["pfeddsh"].id) if "pfeddsh" in group.main else None
         if ours:
-            told = NAMES.get(ours.rival, ours.rival), f"{ours.difference:+.1f}", f"{ours.better} of {ours.seeds}"
+            told = named(ours.rival), f"{ours.difference:+.1f}", f"{ours.better} of {ours.seeds}"
             found.append((place(group), *told, p_value(ours.p), p_value(ours.p_seeds), ours.beyond_chance))
     return found
 

@@ -3,6 +3,11 @@
 from pfeddsh.report.grouping import REFERENCES, Cell
 
 ORACLES = ("central", "joint")  # what the setting forbids: never the best of a table
+CONTROLS = (
+    "fedavg-prior", "fedavg-prior-finetune", "fedavg-prior, existing=keep", "fedavg-prior, existing=guard",
+    "fedper-prior", "fedrep-prior", "ditto-prior",
+)  # fmt: skip  # the simplest methods that could explain what pFedDSH gains: all of them use the prior
+RIVALS = ("fedavg", "fedper", "fedrep", "fedselect", "pfedhn", "pefll", "odpfl-hn", "fedweit", "fedclass", "hr")
 NAMES = {
     "fedavg": "FedAvg", "fedper": "FedPer", "fedrep": "FedRep", "fedselect": "FedSelect", "pfedhn": "pFedHN",
     "pfedhn-embed-only": "pFedHN, embeddings only", "pfedhn-local-head": "pFedHN, local head",
@@ -16,18 +21,21 @@ NAMES = {
     "central": "one model on pooled data, the ceiling", "joint": "pFedDSH, everyone retrains, an oracle",
 }  # fmt: skip
 SETTINGS = {
-    "existing=guard": "guard", "existing=keep": "own model kept", "later=frozen": "frozen after step 1",
-    "later=frozen-head": "frozen but for heads", "statistics=fresh": "fresh statistics",
+    "existing=guard": "guard", "existing=keep": "existing clients keep theirs", "later=frozen": "frozen after step 1",
+    "later=frozen-head": "frozen but for the head", "statistics=fresh": "fresh statistics",
     "prior=false": "no prior", "replay_first=true": "replay after step 1", "every=1": "every visit",
 }  # fmt: skip
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet", "sites": "PneumoniaMNIST"}
 
 
+def named(label: str) -> str:
+    """A method and what is unusual about it, such as `fedper, existing=keep`."""
+    method, *settings = label.split(", ")
+    return ", ".join([NAMES.get(method, method), *(SETTINGS.get(setting, setting) for setting in settings)])
+
+
 def plain(cell: Cell) -> str:
-    """A method and what is unusual about it."""
-    settings = (f"{name}={value}" for name, value in cell.variant.settings)
-    method = NAMES.get(cell.variant.method, cell.variant.method)
-    return ", ".join([method, *(SETTINGS.get(setting, setting) for setting in settings)])
+    return named(cell.label)
 
 
 def readable(cell: Cell) -> str:

@@ -1,0 +1,64 @@
+"""Who is ahead for everyone at the end: the documents' main table, and the best of several methods."""
+
+from collections.abc import Sequence
+
+from runs import MEASURES, Runs
+from wording import CONTROLS, NAMES, ORACLES, named, readable
+
+from pfeddsh.report import measures
+from pfeddsh.report.grouping import Cell, Group
+from pfeddsh.report.measures import over_seeds
+from pfeddsh.report.table import by
+
+HEADINGS = {
+    "end": "everyone at the end, %", "lost": "lost > 2 points, %", "first": "first batch after its step, %",
+    "change": "its change to the end", "pa": "PA of newcomers", "pa3": "3+ visits", "zero": "zero-shot",
+}  # fmt: skip
+
+
+def main_table(runs: Runs, schedule: str, dataset: str = "cifar10", variants: bool = False, **protocol: object) -> str:
+    """One line a method, the best for everyone at the end first; columns are of the whole run. Or its `variants`.
+
+    A column that says the same as one before it, as PA of those with three visits where all have them, is left out.
+    """
+    group = runs.group(schedule, dataset, **protocol)
+    if group is None:
+        return "No runs yet."
+    cells = by(measures.everyone_at_the_end, (cell for cell in group.cells if _in_table(cell, group, variants)))
+    if not cells:
+        return "No runs yet."
+    lines = [[over_seeds(cell, MEASURES[key][0]) for key in HEADINGS] for cell in cells]
+    columns = list(zip(*lines, strict=True))
+    shown = [i for i, column in enumerate(columns) if any(column) and column not in columns[:i]]
+    headings, forms = list(HEADINGS.values()), [MEASURES[key][1] for key in HEADINGS]
+    text = ["| | " + " | ".join(headings[i] for i in shown) + " | seeds |", "|---|" + "---:|" * (len(shown) + 1)]
+    best = next((cell for cell in cells if cell.variant.method not in ORACLES), None)
+    for cell, line in zip(cells, lines, strict=True):
+        parts = [f"{spread.mean:{forms[i]}}" if (spread := line[i]) else "" for i in shown]
+        parts[0] = f"**{parts[0]}**" if cell is best and not variants else parts[0]
+        text.append(f"| {readable(cell)} | " + " | ".join(parts) + f" | {len(cell.runs)} |")
+    return "\n".join(text)
+
+
+def _in_table(cell: Cell, group: Group, variants: bool) -> bool:
+    """Methods as they are, our controls and whoever is ahead of pFedDSH; settings of others are `variants`.
+
+    Of pFedDSH's own forms those that have a name here; its ablations have tables of their own.
+    """
+    if cell.variant.ablation and cell.variant.method not in NAMES:
+        return False
+    ours, own = group.main.get("pfeddsh"), over_seeds(cell, measures.everyone_at_the_end)
+    least = over_seeds(ours, measures.everyone_at_the_end) if ours else None
+    ahead = own is not None and least is not None and own.mean > least.mean
+    return variants != (not cell.variant.settings or cell.label in CONTROLS or ahead)
+
+
+def best(runs: Runs, labels: Sequence[str], schedule: str, dataset: str = "cifar10") -> tuple[float, str]:
+    """The highest mean of everyone at the end among these, on the seeds they share with pFedDSH, and whose it is."""
+    ours = runs.values("end", "pfeddsh", schedule, dataset=dataset)
+    found = []
+    for label in labels:
+        values = runs.values("end", label, schedule, dataset=dataset)
+        if seeds := values.keys() & ours.keys():
+            found.append((sum(values[seed] for seed in seeds) / len(seeds), named(label)))
+    return max(found)
