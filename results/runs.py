@@ -32,7 +32,8 @@ class Runs:
 
     def __init__(self, folder: Path = HERE, tuning: bool = False) -> None:
         runs, unread = _read(folder)
-        self.groups, problems = group_runs([run for run in runs if (run.results.seed >= TUNING) == tuning])
+        groups, problems = group_runs([run for run in runs if (run.results.seed >= TUNING) == tuning])
+        self.groups = sorted(groups, key=lambda group: bool(_departs(group)))  # the usual protocol first
         self.problems = unread + problems  # what a reader must be warned of
         self.cells: dict[tuple[str, str, str, Protocol], Cell] = {
             (group.setting.dataset, group.schedule, cell.label, _departs(group)): cell

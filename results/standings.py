@@ -1,9 +1,10 @@
-"""Who is ahead for everyone at the end: the documents' main table, and the best of several methods."""
+"""Who is ahead for everyone at the end: the documents' main table, and the overview of all places."""
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from runs import MEASURES, Runs
-from wording import CONTROLS, NAMES, ORACLES, named, readable
+from wording import CONTROLS, DATASETS, NAMES, ORACLES, RIVALS, SCHEDULES, named, readable
 
 from pfeddsh.report import measures
 from pfeddsh.report.grouping import Cell, Group
@@ -53,12 +54,32 @@ def _in_table(cell: Cell, group: Group, variants: bool) -> bool:
     return variants != (not cell.variant.settings or cell.label in CONTROLS or ahead)
 
 
-def best(runs: Runs, labels: Sequence[str], schedule: str, dataset: str = "cifar10") -> tuple[float, str]:
-    """The highest mean of everyone at the end among these, on the seeds they share with pFedDSH, and whose it is."""
+def nearest(runs: Runs, labels: Sequence[str], schedule: str, dataset: str = "cifar10") -> tuple[float, float, str]:
+    """Of these, the one that pFedDSH leads by least for everyone at the end: its mean, the lead, and whose it is.
+
+    Both on the seeds that both have.
+    """
     ours = runs.values("end", "pfeddsh", schedule, dataset=dataset)
     found = []
     for label in labels:
         values = runs.values("end", label, schedule, dataset=dataset)
         if seeds := values.keys() & ours.keys():
-            found.append((sum(values[seed] for seed in seeds) / len(seeds), named(label)))
-    return max(found)
+            mean = fmean(values[seed] for seed in seeds)
+            found.append((fmean(ours[seed] for seed in seeds) - mean, mean, named(label)))
+    lead, mean, name = min(found)
+    return mean, lead, name
+
+
+def overview(runs: Runs) -> str:
+    """Each place with the paper's protocol in one line: pFedDSH, the nearest control and rival, and the ceiling."""
+    text = ["| everyone at the end, % | pFedDSH | nearest simple control | nearest rival | pooled data, the ceiling |"]
+    text += ["|---|---:|---|---|---:|"]
+    for dataset, title in DATASETS.items():
+        for schedule in SCHEDULES:
+            if ours := runs.values("end", "pfeddsh", schedule, dataset=dataset):
+                others = [nearest(runs, labels, schedule, dataset) for labels in (CONTROLS, RIVALS)]
+                told = [f"{mean:.1f} {name} ({lead:+.1f})" for mean, lead, name in others]
+                ceiling = runs.values("end", "central", schedule, dataset=dataset)
+                pooled = f"{fmean(ceiling.values()):.1f}" if ceiling else ""
+                text.append(f"| {title}, {schedule} | {fmean(ours.values()):.1f} | {' | '.join(told)} | {pooled} |")
+    return "\n".join(text)

@@ -14,8 +14,8 @@ import lookup
 from behind import behind, losers, place
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from runs import HERE, MEASURES, Runs, rows
-from standings import best, main_table
-from wording import CONTROLS, RIVALS, named
+from standings import main_table, nearest, overview
+from wording import CONTROLS, RIVALS, SCHEDULES, named
 
 from pfeddsh.report import measures, paper, tables
 from pfeddsh.report.grouping import unpaired
@@ -62,8 +62,10 @@ def rendered(runs: Runs, template: str) -> str:
     tools.tests["search"] = lambda text, pattern: re.search(pattern, text) is not None
     tools.tests["frozen_too"] = lambda method: runs.cell(f"{method}, later=frozen", "80+4x5") is not None
     tools.globals |= {
-        "runs": runs, "tuning": tuning, "controls": CONTROLS, "rivals": RIVALS, "name": named, "rows": rows,
-        "table": lambda *place, **where: main_table(runs, *place, **where), "best": lambda *place: best(runs, *place),
+        "runs": runs, "tuning": tuning, "controls": CONTROLS, "rivals": RIVALS, "schedules": SCHEDULES,
+        "name": named, "rows": rows,
+        "table": lambda *place, **where: main_table(runs, *place, **where), "overview": lambda: overview(runs),
+        "nearest": lambda *place: nearest(runs, *place),
         "mean": mean, "each": each, "each_tuning": lambda *what: each(*what, of=tuning), "lead": lead,
         "behind": lambda: behind(runs), "losers": lambda: losers(runs),
         "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),

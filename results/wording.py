@@ -25,6 +25,7 @@ SETTINGS = {
     "later=frozen-head": "frozen but for the head", "statistics=fresh": "fresh statistics",
     "prior=false": "no prior", "replay_first=true": "replay after step 1", "every=1": "every visit",
 }  # fmt: skip
+SCHEDULES = ("80+20", "80+4x5", "80+10x2", "20+80", "10+9x10")  # the paper's, and those in which most come later
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet", "sites": "PneumoniaMNIST"}
 
 

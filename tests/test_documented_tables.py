@@ -43,19 +43,43 @@ def test_a_column_that_says_nothing_new_is_left_out(script, tmp_path):
     assert dict(zip(headings, lines[0], strict=True))["zero-shot"] == "+2.0"
 
 
-def test_every_method_and_variant_has_a_row_and_no_oracle_is_bold(script, tmp_path):
+def test_methods_and_controls_have_a_row_variants_their_own_table_and_no_oracle_is_bold(script, tmp_path):
     write(tmp_path / "a", results("central", "80+20", drift=9.0))
     write(tmp_path / "b", results("joint", "80+20", drift=5.0))
     write(tmp_path / "c", results("pfedhn-embed-only", "80+20", drift=0.0))
     write(tmp_path / "d", results("fedavg-prior", "80+20", drift=-1.0, existing="guard"))
     write(tmp_path / "e", results("fedper", "80+20", drift=-20.0, later="frozen"))
     write(tmp_path / "f", results("pfeddsh-hyper", "80+20"))
-    _, lines = rows(script["main_table"](script["Runs"](tmp_path), "80+20"))
+    runs = script["Runs"](tmp_path)
+    _, lines = rows(script["main_table"](runs, "80+20"))
     assert [line[0] for line in lines] == [
         "*one model on pooled data, the ceiling*", "*pFedDSH, everyone retrains, an oracle*",
-        "pFedHN, embeddings only", "FedAvg + prior, guard", "FedPer, frozen after step 1",
+        "pFedHN, embeddings only", "FedAvg + prior, guard",
     ]  # fmt: skip
-    assert [line[1].startswith("**") for line in lines] == [False, False, True, False, False]
+    assert [line[1].startswith("**") for line in lines] == [False, False, True, False]
+    _, lines = rows(script["main_table"](runs, "80+20", variants=True))
+    assert [line[0] for line in lines] == ["FedPer, frozen after step 1"]
+
+
+def test_a_variant_that_is_ahead_of_pfeddsh_stands_in_the_main_table(script, tmp_path):
+    write(tmp_path / "ours", results("pfeddsh", "80+20", drift=0.0))
+    write(tmp_path / "ahead", results("fedper", "80+20", drift=2.0, later="frozen"))
+    _, lines = rows(script["main_table"](script["Runs"](tmp_path), "80+20"))
+    assert [line[0] for line in lines] == ["FedPer, frozen after step 1", "**pFedDSH**"]
+
+
+def test_the_overview_names_the_nearest_control_and_rival_on_shared_seeds(script, tmp_path):
+    for seed in range(2):
+        write(tmp_path / f"ours{seed}", results("pfeddsh", "80+20", seed, drift=-2.0))
+        write(tmp_path / f"control{seed}", results("fedavg-prior", "80+20", seed, drift=-3.0))
+    write(tmp_path / "far", results("ditto-prior", "80+20", 1, drift=-9.0))
+    write(tmp_path / "rival", results("fedrep", "80+20", 1, drift=-7.0))
+    runs = script["Runs"](tmp_path)
+    line = rows(script["overview"](runs))[1][0]
+    mean, lead, name = script["nearest"](runs, ["fedrep"], "80+20")
+    assert name == "FedRep" and line[3] == f"{mean:.1f} FedRep ({lead:+.1f})"
+    assert mean == runs.values("end", "fedrep", "80+20")[1]
+    assert line[0] == "CIFAR-10, 80+20" and "FedAvg + prior (+" in line[2] and line[4] == ""
 
 
 def test_runs_that_cannot_be_paired_are_a_fault(script, tmp_path):
