@@ -104,7 +104,8 @@ def test_with_the_projection_existing_clients_keep_weights_to_rounding_and_every
         for client in before:
             old, new = before[client]["theta"], after[client]["theta"]
             assert (new - old).norm() < 1e-6 * old.norm()
-            images, statistics = federation.bench.shard(client).test[0], federation.memories[client]["statistics"]
+            images = federation.bench.shard(client).test[0]
+            statistics = federation.serving.memories[client]["statistics"]
             said = [model.forward(theta, images, statistics).argmax(1) for theta in (old, new)]
             assert torch.equal(said[0], said[1])
 

@@ -57,7 +57,7 @@ def test_a_live_federation_gives_the_bits_of_a_simulated_one(tmp_path, paths, me
     assert results["local"] == simulated.ledger.local and results["zero_shot"] == simulated.ledger.zero_shot
     for k in range(5):
         kept = read_record(tmp_path / f"site-{k}" / "memory.safetensors").tensors
-        memory = {f"memory:{name}": tensor for name, tensor in simulated.memories[k].tensors.items()}
+        memory = {f"memory:{name}": tensor for name, tensor in simulated.serving.memories[k].tensors.items()}
         assert_same_bits({n: t for n, t in kept.items() if n.startswith("memory:")}, memory)
 
 

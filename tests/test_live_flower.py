@@ -55,7 +55,7 @@ def test_a_run_over_flower_gives_the_bits_of_the_serial_engine(tmp_path):
     assert results["local"] == simulated.ledger.local
     for k in range(3):
         kept = read_record(tmp_path / f"site-{k}" / "memory.safetensors").tensors
-        memory = {f"memory:{name}": tensor for name, tensor in simulated.memories[k].tensors.items()}
+        memory = {f"memory:{name}": tensor for name, tensor in simulated.serving.memories[k].tensors.items()}
         assert_same_bits({name: t for name, t in kept.items() if name.startswith("memory:")}, memory)
 
 

@@ -43,7 +43,7 @@ class Watched(Federation):
     def _snapshot(self, step: int, done: int) -> None:
         super()._snapshot(step, done)
         if done == 0:
-            self.kept.append({k: dict(memory.tensors) for k, memory in self.memories.items()})
+            self.kept.append({k: dict(memory.tensors) for k, memory in self.serving.memories.items()})
 
 
 def watch(config, folder) -> Watched:
@@ -120,9 +120,10 @@ def test_an_accepting_client_is_served_exactly_its_version_and_its_deviation_if_
     monkeypatch.setattr(guard, "prefers", lambda *_: True)
     federation = watch(tiny(name), tmp_path)
     method, state = federation.method, federation.state
-    assert any("deviation" in memory for memory in federation.memories.values()) == (name == "pfeddsh-deviation")
+    memories = federation.serving.memories
+    assert any("deviation" in memory for memory in memories.values()) == (name == "pfeddsh-deviation")
     for client in federation.plan.onboarded(2):
-        memory, data = federation.memories[client], federation.bench.shard(client)
+        memory, data = memories[client], federation.bench.shard(client)
         assert torch.equal(memory["kept"], state["common/3"] + memory.tensors.get("deviation", 0))
         model = guard.kept(memory, method.prior(data))
         assert torch.equal(model.prior, own_prior(data.train[1], 10))
@@ -132,7 +133,7 @@ def test_an_accepting_client_is_served_exactly_its_version_and_its_deviation_if_
         assert torch.equal(model.statistics, (own + state["statistics"]) / 2)
     halfway = common.blend(state["common/3"], state["trained/3"], 0.5)
     for client in federation.plan.batch(3):
-        memory = federation.memories[client]
+        memory = federation.serving.memories[client]
         assert torch.equal(memory["kept"], halfway + memory.tensors.get("deviation", 0))
 
 
@@ -221,10 +222,10 @@ class TestShare:
         ends = {"before": good - better * noise, "trained": good + (1 - better) * noise}
         visit = federation.bench.visit(2, 0, client)
         answer, memory = method.judge(
-            Message(ends, {"least": 0.0}), federation.bench.shard(client), federation.memories[client], visit
+            Message(ends, {"least": 0.0}), federation.bench.shard(client), federation.serving.memories[client], visit
         )
         assert answer.facts == {"share": better}
-        assert memory is federation.memories[client]
+        assert memory is federation.serving.memories[client]
 
     def test_a_client_that_answers_falsely_does_not_decide(self):
         assert common.agreed([0.125] * 4 + [1.0] * 3, least=0.0625) == 0.125
@@ -237,7 +238,7 @@ class TestShare:
 def test_newcomers_are_served_between_the_version_and_what_their_step_trained(tmp_path, share, version):
     federation = watch(tiny("pfeddsh", options={"newcomer_share": share}), tmp_path)
     for client in federation.plan.batch(3):
-        assert torch.equal(federation.memories[client]["kept"], federation.state[version])
+        assert torch.equal(federation.serving.memories[client]["kept"], federation.state[version])
 
 
 def test_a_common_model_alone_with_everything_new_is_prior_aware_fedavg(tmp_path, monkeypatch):

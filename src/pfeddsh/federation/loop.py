@@ -6,34 +6,22 @@ journal, so a resumed run takes the same path through this file as one that was 
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from pfeddsh.errors import UserError
 from pfeddsh.federation.alone import LocalOnly
 from pfeddsh.federation.clients import Clients, Round, Simulated
-from pfeddsh.federation.engines import Engine, Reply
+from pfeddsh.federation.engines import Engine
+from pfeddsh.federation.existing import Existing
 from pfeddsh.federation.observers import Observer
 from pfeddsh.federation.panel import panel
+from pfeddsh.federation.serving import Serving
 from pfeddsh.federation.workbench import SERVER, Call, Workbench
-from pfeddsh.messages import (
-    BadMessage,
-    Compute,
-    Memory,
-    Message,
-    Parts,
-    Record,
-    State,
-    check,
-    withheld,
-)
+from pfeddsh.messages import BadMessage, Compute, Message, Parts, Record, State, check, withheld
 from pfeddsh.results.ledger import Ledger
-from pfeddsh.results.metrics import Row
-from pfeddsh.rng import numpy_stream
 from pfeddsh.storage.checkpoint import Checkpoints, Moment
 from pfeddsh.storage.store import Own
-
-WINDOW = 256  # clients that are asked at once
 
 
 class Federation:
@@ -52,12 +40,9 @@ class Federation:
         self.clients = clients or Simulated(bench, engine)
         self.ledger = Ledger(self.plan)
         self.ledger.sampled = bench.config.evaluate != "all"
-        self.state: State = self.method.init()
-        self.memories: MutableMapping[int, Memory] = Own(checkpoints.store, "memory")
+        self.serving = Serving(self.method, self.clients, self.ledger, checkpoints.store)
+        self.existing = Existing(self.serving, self.plan, checkpoints.store)
         self.controls = LocalOnly(bench, engine, self.ledger, self.tell)
-        self.private: MutableMapping[int, Message] = Own(checkpoints.store, "private")  # of newcomers, where frozen
-        self.waiting: MutableMapping[int, Message] = Own(checkpoints.store, "offer")  # by step: some have not seen it
-        self.answered: dict[int, int] = {}  # the last such step whose offer a client has answered
         self.rows: MutableMapping[int, Record] = Own(checkpoints.store, "rows")  # of the ledger, by step
         self.moment = self._restore()
 
@@ -74,6 +59,10 @@ class Federation:
         for step in range(first, len(self.plan.steps) + 1):
             self.step(step, done)
             done = 0
+
+    @property
+    def state(self) -> State:
+        return self.serving.state
 
     # One step
 
@@ -93,7 +82,7 @@ class Federation:
         """Newcomers tell of themselves; one with a malformed card is refused, and the step goes on without it."""
         greeting = self.method.greeting(self.state)
         cards = {}
-        for client, (card, memory) in self._ask("card", dict.fromkeys(self.plan.batch(step), greeting), step):
+        for client, (card, memory) in self.serving.ask("card", dict.fromkeys(self.plan.batch(step), greeting), step):
             self.ledger.add_transfer(down=greeting.nbytes, up=card.nbytes)
             try:
                 self.method.check_card(card)
@@ -102,14 +91,16 @@ class Federation:
                 self.tell("refused", {"step": step, "client": client, "reason": str(error)})
                 continue
             cards[client] = card
-            self._remember(client, memory)
+            self.serving.remember(client, memory)
         if step == 1 and not cards:
             raise UserError("every client of the first batch was turned away; events.jsonl says why")
         self.method.open_step(self.state, step, self.plan.rounds(step), cards)
         if (reason := self.method.trouble(self.state)) is not None:
             self.ledger.warn(step, reason)
             self.tell("warning", {"step": step, "reason": reason})
-        self.ledger.add_zero_shot(self._row(self._evaluate(step, list(cards) if self.method.zero_shot else [])["acc"]))
+        self.ledger.add_zero_shot(
+            self.serving.row(self.serving.evaluate(step, list(cards) if self.method.zero_shot else [])["acc"])
+        )
 
     def _round(self, step: int, round: int) -> bool:
         """One round, from the journal if it was already computed before an interruption; False if it is the last."""
@@ -120,11 +111,11 @@ class Federation:
         else:
             brought = Round.read(recorded)
         for client, memory in brought.memories.items():
-            self._remember(client, memory)
+            self.serving.remember(client, memory)
         began = time.perf_counter()
         if self._frozen(step):
-            downloads = self._downloads(list(brought.uploads))
-            self.private.update({k: self.method.alone(downloads[k], up) for k, up in brought.uploads.items()})
+            downloads = self.serving.downloads(list(brought.uploads))
+            self.serving.private.update({k: self.method.alone(downloads[k], up) for k, up in brought.uploads.items()})
         elif brought.uploads:
             self.method.aggregate(self.state, brought.uploads)
         facts = dict(brought.facts)  # a copy: the journal may still be writing what the round brought
@@ -141,13 +132,13 @@ class Federation:
         cohort = [k for k in self.plan.cohort(step, round) if k not in self.ledger.absent]
         if self.method.pools_data:
             cohort = cohort[:1]
-        downloads = self._downloads(cohort)
+        downloads = self.serving.downloads(cohort)
         generated = time.perf_counter() - began
         facts: dict[str, Any] = {"step": step, "round": round, "clients": cohort, "refused": {}}
         brought = Round(facts)
         up = once_up = samples = 0
         losses = []
-        for client, (upload, memory) in self._ask("local", downloads, step, round):
+        for client, (upload, memory) in self.serving.ask("local", downloads, step, round):
             up += upload.nbytes
             once_up += self._once(upload)
             brought.memories[client] = memory  # the client's own, whatever becomes of what it sent
@@ -176,8 +167,8 @@ class Federation:
         """Participants settle, the method closes the step and may replay; everyone is evaluated before and after."""
         settling = [k for k in self.plan.participants(step) if k not in self.ledger.absent]
         reports = {}
-        for client, (report, memory) in self._ask("settle", self.personal(settling), step):
-            self._remember(client, memory)
+        for client, (report, memory) in self.serving.ask("settle", self.serving.personal(settling), step):
+            self.serving.remember(client, memory)
             self.ledger.add_transfer(up=report.nbytes)
             try:
                 check(report, self.method.expected_report())
@@ -186,101 +177,34 @@ class Federation:
                 if not withheld(report):  # by the client's own policy: then it is as if it had been away
                     self.tell("refused", {"step": step, "client": client, "reason": f"report refused: {error}"})
         if not self._frozen(step):
-            self._consult(step, reports)
+            if told := self.existing.consult(step, reports):
+                self.tell("version", {"step": step, **told})
             self.method.close_step(self.state, reports)
         newcomers = [k for k in self.plan.batch(step) if k not in self.ledger.absent]
-        existing = self._existing(step)
+        existing = self.existing.at(step)
         if self.bench.config.existing != "follow":
-            for client, (_, memory) in self._served("keep", newcomers, step):
-                self._remember(client, memory)
+            for client, (_, memory) in self.serving.ask_served("keep", newcomers, step):
+                self.serving.remember(client, memory)
         guarded = self.bench.config.existing == "guard"
         shown = existing if (count := self.bench.config.evaluate) == "all" else panel(self.plan.seed, existing, count)
-        found = self._evaluate(step, newcomers if guarded else newcomers + shown)
+        found = self.serving.evaluate(step, newcomers if guarded else newcomers + shown)
         if guarded and step > 1:  # until they are offered another model, they are where they were
             last = self.ledger.acc[-1]
             found["acc"] |= {k: a for k in shown if (a := last[k]) is not None}
-        before = {rule: self._row(row) for rule, row in found.items()}
+        before = {rule: self.serving.row(row) for rule, row in found.items()}
         began = time.perf_counter()
         offers = {} if self._frozen(step) else self.method.replay(self.state, self._computer(step))
         seconds = time.perf_counter() - began
         due = list(offers)
         if guarded and not self._frozen(step):
-            due += self._due(step, existing, shown, offers)
-        accepted = self._offer(step, due, offers)
+            due += self.existing.due(step, shown, offers)
+        accepted = self.existing.offer(step, due, offers)
         looked_at = {*newcomers, *shown}
-        found = self._evaluate(step, [k for k in due if k in looked_at])
-        after = {rule: self._row(found.get(rule, {}), before.get(rule)) for rule in before | found}
+        found = self.serving.evaluate(step, [k for k in due if k in looked_at])
+        after = {rule: self.serving.row(found.get(rule, {}), before.get(rule)) for rule in before | found}
         self.ledger.add_step(before, after, seconds, accepted, self.method.capacity(self.state))
         self.controls.take_over()
         self.tell("step", {"step": step, **self.ledger.step_facts(step)})
-
-    def _existing(self, step: int) -> list[int]:
-        own, absent = set(self.plan.batch(step)), self.ledger.absent
-        return [k for k in self.plan.onboarded(step) if k not in own and k not in absent]
-
-    def _due(self, step: int, existing: list[int], shown: list[int], offers: Mapping[int, Message]) -> list[int]:
-        """Who is offered the step's version now: everyone, unless a sample is looked at and all are offered the same.
-
-        Then the offer is kept, and waits for whoever is looked at later; the answer is the same whenever it is given.
-        """
-        common = self.method.offer(self.state) if len(shown) < len(existing) else None
-        if common is not None:
-            self.waiting[step] = common
-        return [k for k in (existing if common is None else shown) if k not in offers]
-
-    def _offer(self, step: int, due: list[int], offers: Mapping[int, Message]) -> dict[int, bool]:
-        """Hand over this step's offers, after those that clients have waited for; what was said of this one."""
-        self._hand_over(step, due)
-        accepted = {}
-        for client, (answer, memory) in self._served("receive", due, step, offers):
-            accepted[client] = bool(answer.facts["accepted"])
-            self._remember(client, memory)
-        return accepted
-
-    def _hand_over(self, step: int, clients: list[int]) -> None:
-        """Offers of earlier steps that these clients were not asked about yet, in order."""
-        seen = {k: max(self.ledger.last_seen(k), self.answered.get(k, 0)) for k in clients}
-        for missed in range(min(seen.values(), default=step) + 1, step):
-            late = [k for k in clients if seen[k] < missed] if missed in self.waiting else []
-            kept = dict.fromkeys(late, self.waiting[missed]) if late else {}
-            for client, (_, memory) in self._served("receive", late, missed, kept):
-                self._remember(client, memory)
-                self.answered[client] = missed
-
-    def _consult(self, step: int, reports: dict[int, Message]) -> None:
-        """A few existing clients say, by a forward pass, what the method wants to know before it closes the step."""
-        question = self.method.question(self.state, reports)
-        existing = [] if question is None else self._existing(step)
-        if question is None or not existing:
-            return
-        count = min(self.method.judges, len(existing))
-        drawn = numpy_stream(self.bench.config.seed, "judges", step).choice(len(existing), size=count, replace=False)
-        judges = [existing[i] for i in sorted(drawn)]
-        self._hand_over(step, judges)
-        answers = {}
-        for client, (answer, _) in self._ask("judge", dict.fromkeys(judges, question), step):
-            self.ledger.add_transfer(down=question.nbytes, up=answer.nbytes)
-            if "share" in answer.facts:  # else its own policy withholds it
-                answers[client] = answer
-        if 2 * len(answers) < len(judges):
-            answers = {}  # too few to speak for the others: most of them could be lying
-        if told := self.method.decide(self.state, answers):
-            self.tell("version", {"step": step, **told})
-
-    def _evaluate(self, step: int, clients: list[int]) -> dict[str, dict[int, float]]:
-        """Accuracy of these clients with the model they would be served now, under each rule the method has."""
-        rows: dict[str, dict[int, float]] = {"acc": {}}
-        for client, (reply, _) in self._served("score", clients, step):
-            for rule, correct in reply.facts["correct"].items():
-                rows.setdefault(rule, {})[client] = 100.0 * correct / reply.facts["count"]
-        return rows
-
-    def _row(self, found: Mapping[int, float], other: Row | None = None) -> list[float | None]:
-        """A row of accuracies; where there is none, that of the other row."""
-        row: list[float | None] = [None] * self.plan.clients if other is None else list(other)
-        for client, accuracy in found.items():
-            row[client] = accuracy
-        return row
 
     # Helpers
 
@@ -290,38 +214,6 @@ class Federation:
     def _once(self, message: Message) -> int:
         """Bytes of a message that do not travel in every round."""
         return Message({name: part for name, part in message.tensors.items() if name in self.method.once}).nbytes
-
-    def _downloads(self, clients: list[int]) -> dict[int, Message]:
-        sent = self.method.download(self.state, [k for k in clients if k not in self.private])
-        return {k: sent[k] if k in sent else self.private[k] for k in clients}
-
-    def personal(self, clients: list[int]) -> dict[int, Message]:
-        served = self.method.personal(self.state, [k for k in clients if k not in self.private])
-        return {k: served[k] if k in served else self.private[k] for k in clients}
-
-    def _ask(self, job: str, messages: dict[int, Message], step: int, round: int = 0) -> Iterable[tuple[int, Reply]]:
-        return self.clients.ask(job, messages, self.memories, step, round)
-
-    def _served(
-        self, job: str, clients: list[int], step: int, offers: Mapping[int, Message] | None = None
-    ) -> Iterator[tuple[int, Reply]]:
-        """Ask clients about the models they are served, or these offers; so many at a time as fit into memory."""
-        offers = offers or {}
-        for start in range(0, len(clients), WINDOW):
-            window = clients[start : start + WINDOW]
-            own = self.personal([k for k in window if k not in offers])
-            messages = {k: offers[k] if k in offers else own[k] for k in window}
-            for client, reply in self._ask(job, messages, step):
-                if job == "receive":
-                    self.ledger.add_transfer(down=messages[client].nbytes)
-                yield client, reply
-
-    def _remember(self, client: int, memory: Memory) -> None:
-        """Only what changed is written; who keeps nothing takes no room."""
-        if not memory.tensors and not memory.facts:
-            self.memories.pop(client, None)
-        elif client not in self.memories or not memory.same(self.memories[client]):
-            self.memories[client] = memory
 
     def _computer(self, step: int) -> Compute:
         """Runs a server job of the method on every message, in parallel."""
@@ -349,8 +241,8 @@ class Federation:
             facts = self.ledger.brief()
             self.rows.update(self.ledger.changed())
             self.checkpoints.settle(self.state, self.method.settled(self.state))
-        answered = Record(facts={str(client): step for client, step in self.answered.items()})
-        return {"state": self.state, "ledger": Record(facts=facts), "answered": answered} | self.clients.save()
+        parts = {"state": self.state, "ledger": Record(facts=facts), "answered": self.existing.save()}
+        return parts | self.clients.save()
 
     def _restore(self) -> Moment:
         found = self.checkpoints.latest()
@@ -368,8 +260,8 @@ class Federation:
                 f"{self.checkpoints.folder}: this state is from another version of pfeddsh, whose method kept other "
                 f"things (here {', '.join(sorted(lacking))} is missing); continue it with that version"
             )
-        self.state = found
-        self.answered = {int(k): step for k, step in parts.get("answered", Record()).facts.items()}
+        self.serving.state = found
+        self.existing.restore(parts.get("answered", Record()))
         self.clients.restore(parts)
         self.ledger.restore(parts["ledger"].facts, self.rows)
 

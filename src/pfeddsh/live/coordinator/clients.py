@@ -51,9 +51,7 @@ class LiveClients:
         self.config, self.bench, self.engine, self.exchange = config, bench, engine, exchange
         self.admission, self.offers, self.status = admission, offers, status
         self.screening, self.door = Screening(config), Door(bench.method, config.norm_limit)
-        self.catch_up = CatchUp(
-            offers, self._call, self._online, lambda client: self.federation.personal([client])[client], self._admit
-        )
+        self.catch_up = CatchUp(offers, self._call, self._online, self._personal, self._admit)
         self.late: dict[int, Message] = {}  # reports of clients that have settled since, not yet recorded
         self.missing: dict[int, str] = {}  # who did not answer the last question, and why
         self.unreadable: dict[int, str] = {}
@@ -257,6 +255,9 @@ class LiveClients:
 
     def _admit(self, job: str, client: int, sent: Message, reply: Message) -> Message:
         return self.door.admit(job, self.admission.roster.clients[client], sent, reply)
+
+    def _personal(self, client: int) -> Message:
+        return self.federation.serving.personal([client])[client]
 
     def _call(self, job: str, step: int, client: int, message: Message, round: int = 0) -> "Future[Reply]":
         return self.engine.submit(Call(job, self.bench.visit(step, round, client), message))

@@ -71,10 +71,8 @@ class Departures:
             clients.status.forget(roster.name_of(mark))
             if left.client is None:
                 continue
-            federation.method.forget(federation.state, left.client)
+            federation.serving.forget(left.client)
             federation.ledger.forget(left.client, "left the federation")
-            federation.memories.pop(left.client, None)
-            federation.private.pop(left.client, None)
             clients.forget(left.client)
         if due:
             federation.rewrite(moment)
