@@ -16,7 +16,7 @@ NAMES = {
     "fedavg-finetune": "FedAvg + fine-tuning", "fedavg-prior": "FedAvg + prior",
     "fedavg-prior-finetune": "FedAvg + prior + fine-tuning", "fedper-prior": "FedPer + prior",
     "fedrep-prior": "FedRep + prior", "ditto": "Ditto", "ditto-prior": "Ditto + prior", "pfeddsh": "pFedDSH",
-    "pfeddsh-replay": "pFedDSH, replay",
+    "pfeddsh-replay": "pFedDSH, replay", "pfeddsh-paper": "pFedDSH as the paper has it",
     "local": "local-only training, the control", "local-prior": "local-only training + prior",
     "central": "one model on pooled data, the ceiling", "joint": "pFedDSH, everyone retrains, an oracle",
 }  # fmt: skip
