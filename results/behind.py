@@ -8,21 +8,19 @@ from wording import DATASETS, ORACLES, plain
 from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.paired import shared_seeds
 
-WORDS = {"end": "everyone at the end", "pa": "newcomers' PA", "first_end": "the first batch at the end"}
+IN = ("end", "pa", "first_end")  # the measures in which it is told
 LOST = 5.0  # % of existing clients that may lose more than two points in a step
 
 
-def behind(runs: Runs) -> list[str]:
-    """A line for each place and measure in which others are ahead of pFedDSH, by the mean or on a seed."""
+def behind(runs: Runs) -> list[list[str]]:
+    """Each place in which others are ahead of pFedDSH, by the mean or on a seed: who they are, by measure."""
     lines = []
     for group in runs.groups:
         own = group.main.get("pfeddsh")
         if own is None or own.variant.settings:
             continue
-        for measure, words in WORDS.items():
-            found = [(leads(cell, own, measure), cell) for cell in _rivals(group)]
-            told = [text for each, cell in sorted(found, key=_largest) if (text := _told(each, cell))]
-            lines += [f"**{place(group)}**, {words}: {', '.join(told)}"] if told else []
+        told = [_ahead(group, own, measure) for measure in IN]
+        lines += [[place(group), *told]] if any(told) else []
     return lines
 
 
@@ -53,6 +51,11 @@ def leads(cell: Cell, own: Cell, measure: str) -> dict[int, float]:
     values = [{run.results.seed: MEASURES[measure][0](run.results) for run in each.runs} for each in (cell, own)]
     pairs = {seed: (values[0][seed], values[1][seed]) for seed in sorted(shared_seeds(cell, own))}
     return {seed: a - b for seed, (a, b) in pairs.items() if a is not None and b is not None}
+
+
+def _ahead(group: Group, own: Cell, measure: str) -> str:
+    found = [(leads(cell, own, measure), cell) for cell in _rivals(group)]
+    return "; ".join(text for each, cell in sorted(found, key=_largest) if (text := _told(each, cell)))
 
 
 def _told(found: dict[int, float], cell: Cell) -> str:
