@@ -7,7 +7,7 @@ command=${PFEDDSH:-.venv/bin/pfeddsh}
 python=${PYTHON:-.venv/bin/python}
 parts=(
     table1 controls more-seeds rivals guard guard-rivals more-controls variants seeds dirichlet datasets datasets-seeds # the tables
-    ablation paper-form deviation investigations frozen replay # which part does what
+    ablation paper-form deviation investigations frozen frozen-rivals replay # which part does what
     regret ceilings recipes trials        # the guard's offers, pooled images, the originals' recipes, rivals' settings
     growth resnet8-small resnet8 pneumonia counted counted-datasets guard-datasets prior statistics fedselect round-robin demo sensitivity
     latency   # wants a quiet machine
