@@ -6,10 +6,11 @@ cd "$(dirname "$0")/.."
 command=${PFEDDSH:-.venv/bin/pfeddsh}
 python=${PYTHON:-.venv/bin/python}
 parts=(
-    table1 controls more-seeds rivals guard guard-rivals more-controls variants seeds dirichlet datasets datasets-seeds # the tables
-    ablation paper-form deviation investigations frozen frozen-rivals replay # which part does what
+    table1 controls guard frozen more-seeds rivals more-controls variants seeds dirichlet # the tables
+    datasets datasets-seeds controls-datasets pneumonia demo
+    ablation paper-form deviation investigations guard-rivals frozen-rivals replay sensitivity # which part does what
     regret ceilings recipes trials        # the guard's offers, pooled images, the originals' recipes, rivals' settings
-    growth resnet8-small resnet8 pneumonia counted counted-datasets guard-datasets prior statistics fedselect round-robin demo sensitivity
+    growth resnet8 resnet8-small counted counted-datasets prior statistics fedselect round-robin
     latency   # wants a quiet machine
     documents # figures and texts, from whatever is there
 )

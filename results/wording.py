@@ -5,7 +5,7 @@ from pfeddsh.report.grouping import REFERENCES, Cell
 ORACLES = ("central", "joint")  # what the setting forbids: never the best of a table
 CONTROLS = (
     "fedavg-prior", "fedavg-prior-finetune", "fedavg-prior, existing=keep", "fedavg-prior, existing=guard",
-    "fedper-prior", "fedrep-prior", "ditto-prior",
+    "fedavg-prior, later=frozen", "fedavg-prior, later=frozen-head", "fedper-prior", "fedrep-prior", "ditto-prior",
 )  # fmt: skip  # the simplest methods that could explain what pFedDSH gains: all of them use the prior
 RIVALS = ("fedavg", "fedper", "fedrep", "fedselect", "pfedhn", "pefll", "odpfl-hn", "fedweit", "fedclass", "hr")
 NAMES = {
