@@ -82,7 +82,8 @@ def verdicts(runs: Runs) -> list[tuple[str, ...]]:
     """Everyone at the end, pFedDSH against the best other in each table of the paper's data."""
     found = []
     for group in runs.groups:
-        test = against_best(group.contest, measures.everyone_at_the_end, at_the_end)
+        settings = [cell for cell in group.cells if cell.label in CONTROLS and cell not in group.contest]
+        test = against_best(group.contest + settings, measures.everyone_at_the_end, at_the_end)
         ours = test.get(group.main["pfeddsh"].id) if "pfeddsh" in group.main else None
         if ours:
             told = named(ours.rival), f"{ours.difference:+.1f}", f"{ours.better} of {ours.seeds}"
