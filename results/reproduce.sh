@@ -8,7 +8,7 @@ python=${PYTHON:-.venv/bin/python}
 parts=(
     table1 controls guard frozen more-seeds rivals more-controls variants seeds dirichlet # the tables
     datasets datasets-seeds controls-datasets pneumonia demo
-    ablation paper-form deviation investigations guard-rivals frozen-rivals replay sensitivity # which part does what
+    ablation paper-form deviation investigations guard-rivals frozen-rivals frozen-datasets replay sensitivity # which part does what
     regret ceilings recipes trials        # the guard's offers, pooled images, the originals' recipes, rivals' settings
     growth resnet8 resnet8-small counted counted-datasets prior statistics fedselect round-robin
     latency   # wants a quiet machine
@@ -58,4 +58,8 @@ fi
 for name in "$@"; do
     [[ " ${parts[*]} " == *" $name "* ]] || { echo "no part '$name'; --list names them" >&2 && exit 2; }
 done
-for name in "$@"; do part "$name"; done
+for name in "$@"; do
+    began=$SECONDS
+    part "$name"
+    echo "$name: $((SECONDS - began)) seconds" # results/times.csv has those of parts that began with an empty cache
+done

@@ -71,13 +71,18 @@ def nearest(runs: Runs, labels: Sequence[str], schedule: str, dataset: str = "ci
 
 
 def overview(runs: Runs) -> str:
-    """Each place with the paper's protocol in one line: pFedDSH, the nearest control and rival, and the ceiling."""
+    """Each place with the paper's protocol in one line: pFedDSH, the nearest control and rival, and the ceiling.
+
+    A rival counts with every setting it was run with: frozen after step 1, or its existing clients keep theirs.
+    """
     text = ["| everyone at the end, % | pFedDSH | nearest simple control | nearest rival | pooled data, the ceiling |"]
     text += ["|---|---:|---|---|---:|"]
     for dataset, title in DATASETS.items():
         for schedule in SCHEDULES:
             if ours := runs.values("end", "pfeddsh", schedule, dataset=dataset):
-                others = [nearest(runs, labels, schedule, dataset) for labels in (CONTROLS, RIVALS)]
+                group = runs.group(schedule, dataset)
+                rivals = [cell.label for cell in group.cells if cell.variant.method in RIVALS] if group else []
+                others = [nearest(runs, labels, schedule, dataset) for labels in (CONTROLS, rivals)]
                 told = [f"{mean:.1f} {name} ({lead:+.1f})" for mean, lead, name in others]
                 ceiling = runs.values("end", "central", schedule, dataset=dataset)
                 pooled = f"{fmean(ceiling.values()):.1f}" if ceiling else ""
