@@ -61,5 +61,5 @@ done
 for name in "$@"; do
     began=$SECONDS
     part "$name"
-    echo "$name: $((SECONDS - began)) seconds" # results/times.csv has those of parts that began with an empty cache
+    echo "$name: $((SECONDS - began)) seconds"
 done

@@ -32,7 +32,10 @@ class Runs:
 
     def __init__(self, folder: Path = HERE, tuning: bool = False) -> None:
         runs, unread = _read(folder)
-        groups, problems = group_runs([run for run in runs if (run.results.seed >= TUNING) == tuning])
+        chosen = [run for run in runs if (run.results.seed >= TUNING) == tuning]
+        self.count = len(chosen)
+        self.seconds = sum(run.results.seconds.total for run in chosen)  # of one core
+        groups, problems = group_runs(chosen)
         self.groups = sorted(groups, key=lambda group: bool(_departs(group)))  # the usual protocol first
         self.problems = unread + problems  # what a reader must be warned of
         self.cells: dict[tuple[str, str, str, Protocol], Cell] = {

@@ -73,6 +73,7 @@ def rendered(runs: Runs, template: str) -> str:
         "printed_ablation": lookup.printed_ablation,
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
         "payload": lambda method: payload(runs, method), "min": min, "max": max,
+        "hours": lambda: (runs.seconds + tuning.seconds) / 3600, "count": runs.count + tuning.count,
         "exists": lambda name: (HERE / name).exists(),
     }  # fmt: skip
     return tools.get_template(template).render()
