@@ -28,7 +28,7 @@ def losers(runs: Runs) -> list[str]:
     """Where more existing clients lose over two points in a step than should."""
     places = [(group, group.main["pfeddsh"]) for group in runs.groups if "pfeddsh" in group.main]
     shares = [(group, _mean(cell, "lost")) for group, cell in places]
-    return [f"{place(group)} {share:.1f} %" for group, share in shares if share > LOST]
+    return [f"{place(group)} ({share:.1f} %)" for group, share in shares if share > LOST]
 
 
 def place(group: Group) -> str:
@@ -41,9 +41,10 @@ def _known(group: Group) -> bool:
     return group.setting.dataset in ("cifar10", "cifar100", "tiny-imagenet", "digits")
 
 
-def _rivals(group: Group) -> list[Cell]:
-    others = (cell for cell in group.cells if cell.variant.method not in ("pfeddsh", *ORACLES))
-    return [cell for cell in others if not cell.variant.ablation]
+def others(group: Group) -> list[Cell]:
+    """Whom pFedDSH is compared with: no oracle, and none of its own ablations."""
+    cells = (cell for cell in group.cells if cell.variant.method not in ("pfeddsh", *ORACLES))
+    return [cell for cell in cells if not cell.variant.ablation]
 
 
 def leads(cell: Cell, own: Cell, measure: str) -> dict[int, float]:
@@ -54,7 +55,7 @@ def leads(cell: Cell, own: Cell, measure: str) -> dict[int, float]:
 
 
 def _ahead(group: Group, own: Cell, measure: str) -> str:
-    found = [(leads(cell, own, measure), cell) for cell in _rivals(group)]
+    found = [(leads(cell, own, measure), cell) for cell in others(group)]
     return "; ".join(text for each, cell in sorted(found, key=_largest) if (text := _told(each, cell)))
 
 

@@ -5,7 +5,6 @@ later. Colours are those of the report.
 """
 
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -16,7 +15,7 @@ from runs import HERE, Runs
 from wording import plain
 
 from pfeddsh.report import growth
-from pfeddsh.report.grouping import Cell, Group
+from pfeddsh.report.grouping import Cell
 from pfeddsh.report.looks import looks
 
 FIRST_BATCH = ("pfeddsh", "fedavg-prior", "fedper", "fedavg")
@@ -28,9 +27,9 @@ def name(cell: Cell) -> str:
     return f"{plain(cell)} (n={len(cell.runs)})"
 
 
-def draw_first_batch(groups: Sequence[Group], out: Path) -> None:
+def draw_first_batch(runs: Runs, out: Path) -> None:
     """Change of the first batch since its own step, on the schedule of the paper's ablation."""
-    found = next((group for group in groups if (group.setting.dataset, group.schedule) == ("cifar10", "80+4x5")), None)
+    found = runs.group("80+4x5")
     if found is None:
         print(f"no runs on cifar10 with 80+4x5, so {out.name} stays as it is")
         return
@@ -52,10 +51,9 @@ def draw_first_batch(groups: Sequence[Group], out: Path) -> None:
     figure.savefig(out, dpi=160)
 
 
-def draw_growth(groups: Sequence[Group], out: Path) -> None:
+def draw_growth(runs: Runs, out: Path) -> None:
     """The first batch's accuracy as the federation grows, a panel a schedule; schedules without runs are left out."""
-    found = {group.schedule: group for group in groups if group.setting.dataset == "cifar10"}
-    shown = [found[schedule] for schedule in GROWTH if schedule in found]
+    shown = [group for schedule in GROWTH if (group := runs.group(schedule))]
     if not shown:
         print(f"no runs of a growing federation (examples/growth.toml) here yet, so there is no {out.name}")
         return
@@ -84,10 +82,10 @@ def draw_growth(groups: Sequence[Group], out: Path) -> None:
 
 
 def main() -> None:
-    groups = Runs().groups
+    runs = Runs()
     docs = HERE.parent / "docs"
-    draw_first_batch(groups, docs / "first-batch.png")
-    draw_growth(groups, docs / "growth.png")
+    draw_first_batch(runs, docs / "first-batch.png")
+    draw_growth(runs, docs / "growth.png")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ command=${PFEDDSH:-.venv/bin/pfeddsh}
 python=${PYTHON:-.venv/bin/python}
 parts=(
     table1 controls guard frozen more-seeds rivals more-controls variants seeds dirichlet # the tables
-    datasets datasets-seeds controls-datasets pneumonia demo
+    datasets datasets-seeds controls-datasets datasets-more-seeds pneumonia demo
     ablation paper-form deviation investigations guard-rivals frozen-rivals frozen-datasets replay sensitivity # which part does what
     regret ceilings recipes trials        # the guard's offers, pooled images, the originals' recipes, rivals' settings
     growth resnet8 resnet8-small counted counted-datasets prior statistics fedselect round-robin
@@ -21,34 +21,44 @@ compare() { # PLAN [OPTION...]
 }
 
 keep() { # the results of a plan's runs
-    for run in runs/"$1"/*/results.json; do cp "$run" "results/$(basename "$(dirname "$run")").json"; done
+    for run in runs/"$1"/*/results.json; do
+        [[ ! -e $run ]] || cp "$run" "results/$(basename "$(dirname "$run")").json"
+    done
+    rm -f results/*-weights-default.json # the ablation has the same runs
+}
+
+once() { # NAME COMMAND...: not again when the script is started anew
+    [[ -e runs/done/$1 ]] && return
+    "${@:2}" && mkdir -p runs/done && touch "runs/done/$1"
 }
 
 part() {
-    local plan=examples/$1.toml
+    local failed=0 plan=examples/$1.toml
     [[ -e $plan && ! -e results/plans/$1.toml ]] || plan=results/plans/$1.toml
     case $1 in
-    regret) for schedule in 20+80 80+20 80+4x5; do has guard.csv "$schedule,100,0.0" || "$python" results/guard.py --schedule "$schedule"; done ;;
-    ceilings) for seed in 0 1 2; do has ceiling.csv "$seed" || "$python" results/ceiling.py --seed "$seed"; done ;;
-    recipes) for recipe in pfedhn pefll; do has recipes.csv "$recipe" || "$python" results/recipes.py "$recipe"; done ;;
-    trials) results/tune.sh ;;
-    latency)
-        compare "$plan" --jobs 1 --cache runs/latency-cache # nothing of other plans is reused: it would cost no time
-        "$python" results/latency.py runs/latency
+    regret)
+        for schedule in 20+80 80+20 80+4x5; do
+            once "regret-$schedule" "$python" results/guard.py --schedule "$schedule" || failed=1
+        done
         ;;
-    documents) "$python" results/figure.py && "$python" results/tables.py ;;
+    ceilings) for seed in 0 1 2; do once "ceiling-$seed" "$python" results/ceiling.py --seed "$seed" || failed=1; done ;;
+    recipes) for recipe in pfedhn pefll; do once "recipe-$recipe" "$python" results/recipes.py "$recipe" || failed=1; done ;;
+    trials) results/tune.sh || failed=1 ;;
+    latency) # nothing of other plans is reused: it would cost no time
+        compare "$plan" --jobs 1 --cache runs/latency-cache && "$python" results/latency.py runs/latency || failed=1
+        ;;
+    documents) "$python" results/figure.py && "$python" results/tables.py || failed=1 ;;
     *)
         if [[ $1 == pneumonia ]]; then
             mkdir -p runs
-            "$python" examples/pneumonia_sites.py "${PFEDDSH_DATA:?}/medmnist/pneumoniamnist.npz" runs/sites.npz
+            "$python" examples/pneumonia_sites.py "$PFEDDSH_DATA/medmnist/pneumoniamnist.npz" runs/sites.npz || return 1
         fi
-        compare "$plan"
-        keep "$1"
+        compare "$plan" || failed=1
+        keep "$1" # also what was finished of a plan that failed
         ;;
     esac
+    return $failed
 }
-
-has() { grep -q "^$2," "results/$1" 2>/dev/null; }
 
 if [[ ${1:-} == --list ]]; then
     printf '%s\n' "${parts[@]}"
@@ -58,8 +68,11 @@ fi
 for name in "$@"; do
     [[ " ${parts[*]} " == *" $name "* ]] || { echo "no part '$name'; --list names them" >&2 && exit 2; }
 done
+[[ $* == documents ]] || : "${PFEDDSH_DATA:?is not set: the folder with the datasets}"
+failed=()
 for name in "$@"; do
     began=$SECONDS
-    part "$name"
+    part "$name" || failed+=("$name")
     echo "$name: $((SECONDS - began)) seconds"
 done
+[[ ${#failed[@]} == 0 ]] || { echo "failed: ${failed[*]}; the same command continues them" >&2 && exit 1; }

@@ -1,6 +1,7 @@
 """The runs in this folder, asked for by method and schedule: what the documents' tables and sentences are made of."""
 
 import csv
+import io
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 from pfeddsh.report import measures
 from pfeddsh.report.grouping import Cell, Group, group_runs
 from pfeddsh.report.read import Run, gather
+from pfeddsh.storage.files import write_text
 
 HERE = Path(__file__).parent
 MEASURES: dict[str, tuple[measures.Measure, str]] = {
@@ -89,10 +91,12 @@ def keep(name: str, found: Sequence[dict[str, str]], by: Sequence[str]) -> None:
     """Into a table of this folder, in place of rows with the same values in these columns."""
     new = {tuple(row[column] for column in by) for row in found}
     before = rows(name) if (HERE / name).exists() else []
-    with (HERE / name).open("w") as file:
-        writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows([*(row for row in before if tuple(row[column] for column in by) not in new), *found])
+    kept = [row for row in before if tuple(row[column] for column in by) not in new]
+    written = io.StringIO()
+    writer = csv.DictWriter(written, list(found[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([*kept, *found])
+    write_text(HERE / name, written.getvalue())
 
 
 def _departs(group: Group) -> Protocol:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from behind import leads
 from runs import MEASURES, Runs
 from wording import CONTROLS, DATASETS, NAMES, ORACLES, RIVALS, SCHEDULES, named, readable
 
@@ -33,7 +34,8 @@ def main_table(runs: Runs, schedule: str, dataset: str = "cifar10", variants: bo
     shown = [i for i, column in enumerate(columns) if any(column) and column not in columns[:i]]
     headings, forms = list(HEADINGS.values()), [MEASURES[key][1] for key in HEADINGS]
     text = ["| | " + " | ".join(headings[i] for i in shown) + " | seeds |", "|---|" + "---:|" * (len(shown) + 1)]
-    best = next((cell for cell in cells if cell.variant.method not in ORACLES), None)
+    ours, allowed = group.main.get("pfeddsh"), [cell for cell in cells if cell.variant.method not in ORACLES]
+    best = next((cell for cell in allowed if cell is ours or not ours or _lead(cell, ours) > 0), None)
     for cell, line in zip(cells, lines, strict=True):
         parts = [f"{spread.mean:{forms[i]}}" if (spread := line[i]) else "" for i in shown]
         parts[0] = f"**{parts[0]}**" if cell is best and not variants else parts[0]
@@ -48,10 +50,16 @@ def _in_table(cell: Cell, group: Group, variants: bool) -> bool:
     """
     if cell.variant.ablation and cell.variant.method not in NAMES:
         return False
-    ours, own = group.main.get("pfeddsh"), over_seeds(cell, measures.everyone_at_the_end)
-    least = over_seeds(ours, measures.everyone_at_the_end) if ours else None
-    ahead = own is not None and least is not None and own.mean > least.mean
-    return variants != (not cell.variant.settings or cell.label in CONTROLS or ahead)
+    ours = group.main.get("pfeddsh")
+    protected = {"later", "existing"} & dict(cell.variant.settings).keys()
+    ahead = ours is not None and _lead(cell, ours) > 0
+    return variants != (not cell.variant.settings or bool(protected) or ahead)
+
+
+def _lead(cell: Cell, other: Cell) -> float:
+    """For everyone at the end, on the seeds that both have; nobody leads without any."""
+    found = leads(cell, other, "end")
+    return fmean(found.values()) if found else 0.0
 
 
 def nearest(runs: Runs, labels: Sequence[str], schedule: str, dataset: str = "cifar10") -> tuple[float, float, str]:

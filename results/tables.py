@@ -11,21 +11,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import lookup
-from behind import behind, losers, place
+from behind import behind, losers
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from runs import HERE, MEASURES, Runs, rows
 from standings import main_table, nearest, overview
+from verdicts import verdicts
 from wording import CONTROLS, RIVALS, SCHEDULES, named
 
-from pfeddsh.report import measures, paper, tables
+from pfeddsh.report import paper, tables
 from pfeddsh.report.grouping import unpaired
-from pfeddsh.report.paired import against_best, at_the_end
-from pfeddsh.report.table import p_value
 from pfeddsh.report.writers import markdown
 
 PARTS = (
     "standings", "table1", "measures", "ablation", "sensitivity", "losses", "tests", "capacity", "latency", "payload",
 )  # fmt: skip
+INTRODUCTION = """# Tables
+
+All runs in `results/`, by `python results/tables.py`. The tests here compare methods with their usual settings, and
+correct within one table. [results.md](results.md#newcomers-after-their-step) tests pFedDSH against all settings of the
+others, and corrects over all places.
+"""
 WHOLE = ("results", "technical-report")  # pages that are made of a template
 MARKED = [HERE.parent / "README.md", *(HERE.parent / "docs" / f"{name}.md" for name in (
     "baselines", "deviations", "first-form", "demo", "medical",
@@ -36,7 +41,7 @@ def all_tables(runs: Runs) -> str:
     """What `pfeddsh report` makes of the runs, in one file."""
     made = {table.name: markdown(table).strip() for table in tables.build(runs.groups)}
     parts = [made[name] for name in PARTS if name in made]  # a part without runs is not made
-    return "# Tables\n\nAll runs in `results/`, by `python results/tables.py`.\n\n" + "\n\n".join(parts) + "\n"
+    return "\n\n".join([INTRODUCTION.strip(), *parts]) + "\n"
 
 
 def rendered(runs: Runs, template: str) -> str:
@@ -55,6 +60,7 @@ def rendered(runs: Runs, template: str) -> str:
     def lead(others: Sequence[str], schedule: str, **where: object) -> str:
         return ", ".join(f"{value:+.1f}" for value in runs.lead("pfeddsh", others, schedule, **where).values())
 
+    told = verdicts(runs)
     tools = Environment(
         loader=FileSystemLoader(HERE / "text"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True, autoescape=False,
@@ -68,7 +74,7 @@ def rendered(runs: Runs, template: str) -> str:
         "nearest": lambda *place: nearest(runs, *place),
         "mean": mean, "each": each, "each_tuning": lambda *what: each(*what, of=tuning), "lead": lead,
         "behind": lambda: behind(runs), "losers": lambda: losers(runs),
-        "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
+        "verdicts": lambda: told, "best_rival": lambda *place: best_rival(runs, *place),
         "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form, "printed": lookup.printed,
         "printed_ablation": lookup.printed_ablation,
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
@@ -77,19 +83,6 @@ def rendered(runs: Runs, template: str) -> str:
         "exists": lambda name: (HERE / name).exists(),
     }  # fmt: skip
     return tools.get_template(template).render()
-
-
-def verdicts(runs: Runs) -> list[tuple[str, ...]]:
-    """Everyone at the end, pFedDSH against the best other in each table of the paper's data."""
-    found = []
-    for group in runs.groups:
-        settings = [cell for cell in group.cells if cell.label in CONTROLS and cell not in group.contest]
-        test = against_best(group.contest + settings, measures.everyone_at_the_end, at_the_end)
-        ours = test.get(group.main["pfeddsh"].id) if "pfeddsh" in group.main else None
-        if ours:
-            told = named(ours.rival), f"{ours.difference:+.1f}", f"{ours.better} of {ours.seeds}"
-            found.append((place(group), *told, p_value(ours.p), p_value(ours.p_seeds), ours.beyond_chance))
-    return found
 
 
 def best_rival(runs: Runs, measure: str, schedule: str, dataset: str) -> float:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The trials behind every method's defaults: step 1 of CIFAR-10 on seed 100, which no table reports.
-# Writes one line each to results/tuning.csv; a trial that is already there is skipped.
+# Writes one line each to results/tuning.csv; started again, it goes on with the trials that are left.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command=${PFEDDSH:-.venv/bin/pfeddsh}
@@ -8,20 +8,27 @@ table=results/tuning.csv
 [[ -e $table ]] || echo "method,settings,step 1 accuracy" > "$table"
 
 trial() { # method [option=value ...]
-    local method=$1 extra=() out
+    local method=$1 extra=() out mark
+    mark=runs/done/$(tr ' /' '__' <<< "trial $*")
+    [[ ! -e $mark ]] || return 0
     shift
-    if grep -q "^$method,$*," "$table"; then return 0; fi
     for setting in "$@"; do extra+=(--set "options.$setting"); done
     out=$(mktemp -d)
     "$command" run --dataset cifar10 --schedule 80+20 --seed 100 --method "$method" --set rounds_later=1 \
         --set engine=serial --out "$out/run" "${extra[@]}"
-    python3 - "$out/run/results.json" "$method" "$*" >> "$table" <<'PYTHON'
+    { grep -v "^$method,$*," "$table" && accuracy "$out/run/results.json" "$method" "$*"; } > "$out/table"
+    cp "$out/table" "$table"
+    mkdir -p runs/done && touch "$mark"
+    rm -rf "$out"
+}
+
+accuracy() { # results.json method settings
+    python3 - "$@" <<'PYTHON'
 import json, sys
 results = json.load(open(sys.argv[1]))
 first = [accuracy for accuracy in results["acc"][0] if accuracy is not None]
 print(sys.argv[2], sys.argv[3], f"{sum(first) / len(first):.2f}", sep=",")
 PYTHON
-    rm -rf "$out"
 }
 
 trial local

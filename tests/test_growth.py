@@ -64,10 +64,10 @@ def test_a_method_looks_the_same_whoever_stands_beside_it(tmp_path):
 def test_the_documentations_figure_is_drawn_from_runs_only(tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     script = runpy.run_path(str(SCRIPT))
-    plain = groups(tmp_path / "plain", results("fedper", "80+20"))
-    script["draw_growth"](plain, tmp_path / "growth.png")
+    groups(tmp_path / "plain", results("fedper", "80+20"))
+    script["draw_growth"](script["Runs"](tmp_path / "plain"), tmp_path / "growth.png")
     assert "no runs of a growing federation" in capsys.readouterr().out
     assert not (tmp_path / "growth.png").exists()
-    growing = groups(tmp_path / "growing", results("fedper", "20+80"), results("fedavg", "10+9x10"))
-    script["draw_growth"](growing, tmp_path / "growth.png")
+    groups(tmp_path / "growing", results("fedper", "20+80"), results("fedavg", "10+9x10"))
+    script["draw_growth"](script["Runs"](tmp_path / "growing"), tmp_path / "growth.png")
     assert (tmp_path / "growth.png").stat().st_size > 10_000

@@ -1,14 +1,18 @@
 """Reading runs: what is found, what is refused and why, what may stand beside what."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 from fabricate import NEW, results, write
 
+from pfeddsh.config import Config
 from pfeddsh.errors import UserError
+from pfeddsh.methods import registry
 from pfeddsh.report.grouping import group_runs
 from pfeddsh.report.read import gather
+from pfeddsh.report.repeat import recipe
 
 OURS = Path(__file__).parent.parent / "results"
 
@@ -165,6 +169,20 @@ def test_settings_make_a_variant_and_who_trains_later_is_one(tmp_path):
     assert [[cell.label for cell in several] for several in group.sensitivity] == [["pfeddsh", "pfeddsh, prior=false"]]
 
 
+def test_the_command_that_repeats_a_run_sets_keys_that_a_run_has(tmp_path):
+    groups, _ = arranged(
+        tmp_path, results("fedavg", later="frozen"), results("fedrep", existing="guard"),
+        results("pfeddsh", options={"prior": False}),
+    )  # fmt: skip
+    for cell in groups[0].cells:
+        words = shlex.split(recipe(cell).command)
+        given = [words[i + 1].split("=") for i, word in enumerate(words) if word == "--set"]
+        assert given, cell.label
+        options = registry.METHODS[cell.variant.method].options({})
+        known = Config.model_fields.keys() | {f"options.{name}" for name in options}
+        assert {name for name, _ in given} <= known, cell.label
+
+
 def test_a_method_we_do_not_know_is_shown_like_any_other(tmp_path):
     groups, _ = arranged(tmp_path, results() | {"method": "hers", "options": {"depth": 3}})
     assert [cell.label for cell in groups[0].contest] == ["hers, depth=3"]
@@ -193,7 +211,8 @@ def test_runs_with_other_clients_are_not_paired(tmp_path, points, paired):
 def test_of_a_run_that_looked_at_a_sample_everyone_is_what_it_estimated(tmp_path):
     sampled = results("fedper") | {"acc_end_mean": 61.5, "evaluated": {"acc_everyone": [50.0, 61.5]}}
     groups, problems = arranged(tmp_path, sampled)
-    assert len(groups[0].cells[0].runs) == 1 and problems == []
+    (run,) = groups[0].cells[0].runs
+    assert (run.results.acc_end_mean, problems) == (61.5, [])
 
 
 @pytest.mark.parametrize("evaluated", [{}, {"acc_everyone": []}, {"acc_everyone": "all"}, {"acc_everyone": [50.0]}])

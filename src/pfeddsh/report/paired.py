@@ -130,8 +130,9 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def gap(cell: Cell, rival: Cell, measure: Measure) -> float | None:
-    """Difference of the means over the seeds that both have; over all of each if they share none."""
-    shared = shared_seeds(cell, rival)
+    """Difference of the means over the seeds that both have, if they share any."""
+    if not (shared := shared_seeds(cell, rival)):
+        return None
     own, theirs = over_seeds(cell, measure, shared), over_seeds(rival, measure, shared)
     return own.mean - theirs.mean if own and theirs else None
 
@@ -152,7 +153,7 @@ def ranking(cells: Sequence[Cell], measure: Measure) -> list[tuple[Cell, Spread]
     def lead(cell: Cell) -> float:
         rival = best_other(cell, cells, measure)
         found = gap(cell, rival, measure) if rival else None
-        return math.inf if found is None else found
+        return -math.inf if found is None else found
 
     spreads = [(cell, spread) for cell in cells if (spread := over_seeds(cell, measure))]
     return sorted(spreads, key=lambda pair: -lead(pair[0]))

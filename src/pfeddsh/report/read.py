@@ -86,6 +86,8 @@ def _read(path: Path) -> Run:
 def _completed(results: Results, protocol: dict[str, Any] | None) -> Results:
     """With what an older version did not write, where it can be derived; a model copied so is not checked again."""
     derived = summary(results.acc, results.batch, results.local)
+    if results.evaluated is not None:  # of a sample: what the run estimated from it stands
+        del derived["acc_end_mean"]
     visits = results.visits or repeated(results.schedule, results.seed, results.batch, protocol)
     if visits:
         sampled = sampled_adaptation(results.acc, results.batch, results.local, visits)

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass
 
-from pfeddsh.report.grouping import Cell
+from pfeddsh.report.grouping import OWN, Cell
 
 VERSIONS = ("pfeddsh", "revision", "python", "torch", "numpy", "machine", "threads")
 
@@ -22,7 +22,7 @@ def recipe(cell: Cell) -> Recipe:
     words = ["pfeddsh", "run", "--dataset", cell.setting.dataset, "--method", cell.variant.method]
     words += ["--schedule", cell.schedule]
     settings = [f"{name}={value}" for name, value in cell.setting.differs().items()]
-    settings += [f"{'' if name == 'later' else 'options.'}{name}={value}" for name, value in cell.variant.settings]
+    settings += [f"{'' if name in OWN else 'options.'}{name}={value}" for name, value in cell.variant.settings]
     for setting in settings:
         words += ["--set", setting]
     command = shlex.join(words)
