@@ -3,7 +3,7 @@
 Asking for one that is not there, or for one of several, is a mistake: a document cannot invent a number.
 """
 
-from runs import rows
+from runs import HERE, rows
 
 from pfeddsh.report.paper import everything
 
@@ -23,6 +23,13 @@ def trial(variant: str, column: str = "step 1", seed: int = 100, schedule: str =
 def tuned(method: str, settings: str = "") -> float:
     """Step 1 on seed 100."""
     return one("tuning.csv", "step 1 accuracy", method=method, settings=settings)
+
+
+def original(recipe: str) -> str:
+    """Step 1 with the recipe of a method's authors, on seed 100; nothing if it has not been run."""
+    same = {"recipe": recipe, "seed": "100", "server rate": "original"}
+    found = rows("recipes.csv", **same) if (HERE / "recipes.csv").exists() else []
+    return found[0]["step 1 accuracy"] if found else ""
 
 
 def first_form(column: str, run: str, seeds: tuple[int, ...] = (0, 1, 2)) -> list[float]:

@@ -9,7 +9,7 @@ parts=(
     table1 controls guard frozen more-seeds rivals more-controls variants seeds dirichlet # the tables
     datasets datasets-seeds controls-datasets datasets-more-seeds pneumonia demo
     ablation paper-form deviation investigations guard-rivals frozen-rivals frozen-datasets replay sensitivity # which part does what
-    regret ceilings recipes trials        # the guard's offers, pooled images, the originals' recipes, rivals' settings
+    regret ceilings recipes trials robust # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks
     growth resnet8 resnet8-small counted counted-datasets prior statistics fedselect round-robin
     latency   # wants a quiet machine
     documents # figures and texts, from whatever is there
@@ -44,6 +44,10 @@ part() {
     ceilings) for seed in 0 1 2; do once "ceiling-$seed" "$python" results/ceiling.py --seed "$seed" || failed=1; done ;;
     recipes) for recipe in pfedhn pefll; do once "recipe-$recipe" "$python" results/recipes.py "$recipe" || failed=1; done ;;
     trials) results/tune.sh || failed=1 ;;
+    robust)
+        once robust-fifth "$python" benchmarks/robust.py --keep || failed=1
+        once robust-drawn "$python" benchmarks/robust.py --keep --sites drawn --attacks nobody flip3 flip10 || failed=1
+        ;;
     latency) # nothing of other plans is reused: it would cost no time
         compare "$plan" --jobs 1 --cache runs/latency-cache && "$python" results/latency.py runs/latency || failed=1
         ;;

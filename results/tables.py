@@ -33,7 +33,7 @@ others, and corrects over all places.
 """
 WHOLE = ("results", "technical-report")  # pages that are made of a template
 MARKED = [HERE.parent / "README.md", *(HERE.parent / "docs" / f"{name}.md" for name in (
-    "baselines", "deviations", "first-form", "demo", "medical",
+    "baselines", "deviations", "first-form", "demo", "medical", "robustness",
 ))]  # fmt: skip  # those with a part between two marks
 
 
@@ -75,8 +75,8 @@ def rendered(runs: Runs, template: str) -> str:
         "mean": mean, "each": each, "each_tuning": lambda *what: each(*what, of=tuning), "lead": lead,
         "behind": lambda: behind(runs), "losers": lambda: losers(runs),
         "verdicts": lambda: told, "best_rival": lambda *place: best_rival(runs, *place),
-        "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form, "printed": lookup.printed,
-        "printed_ablation": lookup.printed_ablation,
+        "original": lookup.original, "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form,
+        "printed": lookup.printed, "printed_ablation": lookup.printed_ablation,
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
         "payload": lambda method: payload(runs, method), "min": min, "max": max,
         "hours": lambda: (runs.seconds + tuning.seconds) / 3600, "count": runs.count + tuning.count,
@@ -104,10 +104,12 @@ def payload(runs: Runs, method: str) -> list[str]:
 
 
 def between(text: str, content: str) -> str:
-    """The text with what lies between its two marks replaced."""
+    """The text with what lies between its pairs of marks replaced, part by part."""
     begin, end = "<!-- results/tables.py -->", "<!-- end -->"
-    before, rest = text.split(begin, 1)
-    return before + begin + "\n" + content.strip() + "\n" + end + rest.split(end, 1)[1]
+    before, *rest = text.split(begin)
+    parts = content.split("<!-- next -->")
+    marked = [f"{begin}\n{part.strip()}\n{end}{old.split(end, 1)[1]}" for old, part in zip(rest, parts, strict=True)]
+    return before + "".join(marked)
 
 
 def documents(runs: Runs) -> dict[Path, str]:
