@@ -78,6 +78,18 @@ def nearest(runs: Runs, labels: Sequence[str], schedule: str, dataset: str = "ci
     return mean, lead, name
 
 
+def steadiest(runs: Runs) -> tuple[str, float]:
+    """The control that falls least behind pFedDSH in the schedule that suits it least, and how far, on seeds 0 to 2."""
+    complete = [label for label in CONTROLS if all(runs.cell(label, schedule) for schedule in SCHEDULES)]
+    return min(((label, furthest(runs, label)) for label in complete), key=lambda pair: pair[1])
+
+
+def furthest(runs: Runs, label: str) -> float:
+    """How far behind pFedDSH at the most, in points, of the schedules it was run with."""
+    made = [schedule for schedule in SCHEDULES if runs.cell(label, schedule)]
+    return max(runs.mean("end", "pfeddsh", s, [0, 1, 2]) - runs.mean("end", label, s, [0, 1, 2]) for s in made)
+
+
 def overview(runs: Runs) -> str:
     """Each place with the paper's protocol in one line: pFedDSH, the nearest control and rival, and the ceiling.
 

@@ -14,7 +14,7 @@ import lookup
 from behind import behind, losers
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from runs import HERE, MEASURES, Runs, rows
-from standings import main_table, nearest, overview
+from standings import furthest, main_table, nearest, overview, steadiest
 from verdicts import verdicts
 from wording import CONTROLS, RIVALS, SCHEDULES, named
 
@@ -71,7 +71,8 @@ def rendered(runs: Runs, template: str) -> str:
         "runs": runs, "tuning": tuning, "controls": CONTROLS, "rivals": RIVALS, "schedules": SCHEDULES,
         "name": named, "rows": rows,
         "table": lambda *place, **where: main_table(runs, *place, **where), "overview": lambda: overview(runs),
-        "nearest": lambda *place: nearest(runs, *place),
+        "nearest": lambda *place: nearest(runs, *place), "steadiest": lambda: steadiest(runs),
+        "furthest": lambda label: furthest(runs, label),
         "mean": mean, "each": each, "each_tuning": lambda *what: each(*what, of=tuning), "lead": lead,
         "behind": lambda: behind(runs), "losers": lambda: losers(runs),
         "verdicts": lambda: told, "best_rival": lambda *place: best_rival(runs, *place),

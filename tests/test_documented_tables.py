@@ -43,29 +43,65 @@ def test_a_column_that_says_nothing_new_is_left_out(script, tmp_path):
     assert dict(zip(headings, lines[0], strict=True))["zero-shot"] == "+2.0"
 
 
-def test_methods_and_controls_have_a_row_variants_their_own_table_and_no_oracle_is_bold(script, tmp_path):
+def test_frozen_and_guarded_methods_have_a_row_other_options_their_own_table_and_no_oracle_is_bold(script, tmp_path):
     write(tmp_path / "a", results("central", "80+20", drift=9.0))
     write(tmp_path / "b", results("joint", "80+20", drift=5.0))
     write(tmp_path / "c", results("pfedhn-embed-only", "80+20", drift=0.0))
     write(tmp_path / "d", results("fedavg-prior", "80+20", drift=-1.0, existing="guard"))
     write(tmp_path / "e", results("fedper", "80+20", drift=-20.0, later="frozen"))
     write(tmp_path / "f", results("pfeddsh-hyper", "80+20"))
+    write(tmp_path / "g", results("fedrep", "80+20", drift=-21.0, options={"head_epochs": 1}))
     runs = script["Runs"](tmp_path)
     _, lines = rows(script["main_table"](runs, "80+20"))
     assert [line[0] for line in lines] == [
         "*one model on pooled data, the ceiling*", "*pFedDSH, everyone retrains, an oracle*",
-        "pFedHN, embeddings only", "FedAvg + prior, guard",
+        "pFedHN, embeddings only", "FedAvg + prior, guard", "FedPer, frozen after step 1",
     ]  # fmt: skip
-    assert [line[1].startswith("**") for line in lines] == [False, False, True, False]
+    assert [line[1].startswith("**") for line in lines] == [False, False, True, False, False]
     _, lines = rows(script["main_table"](runs, "80+20", variants=True))
-    assert [line[0] for line in lines] == ["FedPer, frozen after step 1"]
+    assert [line[0] for line in lines] == ["FedRep, head_epochs=1"]
 
 
 def test_a_variant_that_is_ahead_of_pfeddsh_stands_in_the_main_table(script, tmp_path):
     write(tmp_path / "ours", results("pfeddsh", "80+20", drift=0.0))
-    write(tmp_path / "ahead", results("fedper", "80+20", drift=2.0, later="frozen"))
+    write(tmp_path / "ahead", results("fedper", "80+20", drift=2.0, options={"statistics": "fresh"}))
     _, lines = rows(script["main_table"](script["Runs"](tmp_path), "80+20"))
-    assert [line[0] for line in lines] == ["FedPer, frozen after step 1", "**pFedDSH**"]
+    assert [line[0] for line in lines] == ["FedPer, fresh statistics", "**pFedDSH**"]
+
+
+def test_who_is_ahead_on_its_only_seed_but_not_of_pfeddsh_there_is_not_bold(script, tmp_path):
+    for seed, drift in enumerate((3.0, -9.0)):
+        write(tmp_path / f"ours{seed}", results("pfeddsh", "80+20", seed, drift=drift))
+    write(tmp_path / "lucky", results("fedper", "80+20", 0, drift=2.0))
+    _, lines = rows(script["main_table"](script["Runs"](tmp_path), "80+20"))
+    assert [(line[0], line[1].startswith("**")) for line in lines] == [("FedPer", False), ("**pFedDSH**", True)]
+
+
+def test_pfeddsh_is_tested_against_any_setting_of_the_others_and_corrected_over_places(script, tmp_path):
+    def tested(name, frozen, places):
+        for seed in range(3):
+            for place in places:
+                write(tmp_path / name / f"{place}ours{seed}", results("pfeddsh", place, seed, drift=4.0 + seed))
+                write(tmp_path / name / f"{place}other{seed}", results("fedper", place, seed, drift=-4.0))
+            if frozen:
+                write(tmp_path / name / f"frozen{seed}", results("fedper", "80+20", seed, drift=0.0, later="frozen"))
+        return next(row for row in script["verdicts"](script["Runs"](tmp_path / name)) if row[0] == "CIFAR-10, 80+20")
+
+    plain = tested("plain", False, ["80+20"])
+    frozen = tested("frozen", True, ["80+20"])
+    assert (plain[1], frozen[1]) == ("FedPer", "FedPer, frozen after step 1")
+    assert float(frozen[2]) < float(plain[2])
+    both = tested("both", True, ["80+20", "20+80"])
+    assert both[1:4] == frozen[1:4] and float(both[5]) > float(frozen[5]), "two places: p over seeds is corrected"
+
+
+def test_the_parts_of_a_document_are_replaced_one_by_one(script):
+    mark, end = "<!-- results/tables.py -->", "<!-- end -->"
+    page = f"a\n{mark}\nold\n{end}\nb\n{mark}\n{end}\nc\n"
+    made = script["between"](page, "first\n<!-- next -->\nsecond\n")
+    assert made == f"a\n{mark}\nfirst\n{end}\nb\n{mark}\nsecond\n{end}\nc\n"
+    with pytest.raises(ValueError, match="shorter"):
+        script["between"](page, "only one")
 
 
 def test_the_overview_names_the_nearest_control_and_rival_on_shared_seeds(script, tmp_path):
