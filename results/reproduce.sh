@@ -10,7 +10,7 @@ parts=(
     datasets datasets-seeds controls-datasets datasets-more-seeds pneumonia demo
     ablation paper-form deviation investigations guard-rivals frozen-rivals frozen-datasets replay sensitivity # which part does what
     regret ceilings recipes trials robust # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks
-    growth resnet8 resnet8-small counted counted-datasets prior statistics fedselect round-robin
+    growth resnet8 resnet8-frozen resnet8-small counted counted-datasets prior statistics fedselect round-robin
     latency   # wants a quiet machine
     documents # figures and texts, from whatever is there
 )
