@@ -9,7 +9,7 @@ from conftest import assert_same_bits
 from live_sites import FakeNetwork, federation, final_state, run_in_process, shards, simulate, tampered
 
 from pfeddsh.errors import UserError
-from pfeddsh.federation import loop
+from pfeddsh.federation import serving
 from pfeddsh.live.coordinator.status_file import StatusFile
 from pfeddsh.live.site.policy import OPEN, Policy
 from pfeddsh.live.transport import TransportError
@@ -275,7 +275,7 @@ def test_an_introduction_that_means_nothing_is_refused_and_stops_nobody(tmp_path
 
 
 def test_how_newcomers_are_served_first_is_recorded_of_all_windows(tmp_path, paths, monkeypatch):
-    monkeypatch.setattr(loop, "WINDOW", 1)
+    monkeypatch.setattr(serving, "WINDOW", 1)
     federation(tmp_path / "server", steps=1, **QUICK | {"batch_min": 3})
     town = Town(tmp_path, paths)
     for k in range(3):
