@@ -60,7 +60,6 @@ def rendered(runs: Runs, template: str) -> str:
     def lead(others: Sequence[str], schedule: str, **where: object) -> str:
         return ", ".join(f"{value:+.1f}" for value in runs.lead("pfeddsh", others, schedule, **where).values())
 
-    told = verdicts(runs)
     tools = Environment(
         loader=FileSystemLoader(HERE / "text"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True, autoescape=False,
@@ -75,7 +74,7 @@ def rendered(runs: Runs, template: str) -> str:
         "furthest": lambda label: furthest(runs, label),
         "mean": mean, "each": each, "each_tuning": lambda *what: each(*what, of=tuning), "lead": lead,
         "behind": lambda: behind(runs), "losers": lambda: losers(runs),
-        "verdicts": lambda: told, "best_rival": lambda *place: best_rival(runs, *place),
+        "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
         "original": lookup.original, "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form,
         "printed": lookup.printed, "printed_ablation": lookup.printed_ablation,
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),

@@ -5,6 +5,7 @@ pFedDSH's own ablations do not.
 """
 
 from dataclasses import replace
+from functools import cache
 
 from behind import others, place
 from runs import Runs
@@ -15,6 +16,7 @@ from pfeddsh.report.paired import PairedTest, at_the_end, best_other, compare, h
 from pfeddsh.report.table import p_value
 
 
+@cache  # several documents ask
 def verdicts(runs: Runs) -> list[tuple[str, ...]]:
     """Everyone at the end: place, rival, lead, seeds won, p over clients and over seeds, and what both say."""
     tests = _tests(runs)
