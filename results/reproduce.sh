@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 command=${PFEDDSH:-.venv/bin/pfeddsh}
 python=${PYTHON:-.venv/bin/python}
 parts=(
-    table1 controls guard frozen more-seeds rivals more-controls variants seeds dirichlet # the tables
+    table1 controls guard frozen more-seeds more-seeds-controls rivals more-controls variants seeds dirichlet # the tables
     datasets datasets-seeds controls-datasets datasets-more-seeds pneumonia demo
     ablation paper-form deviation investigations guard-rivals frozen-rivals frozen-datasets replay sensitivity # which part does what
     regret ceilings recipes trials robust # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks
