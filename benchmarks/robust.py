@@ -12,11 +12,11 @@ With --keep, every run is a row of results/robust.csv.
 
 import argparse
 import random
-import sys
 import tempfile
 from pathlib import Path
 
 import torch
+from kept import keep_rows
 from rich.console import Console
 from rich.table import Table
 
@@ -32,7 +32,6 @@ from pfeddsh.messages import Message
 from pfeddsh.rng import torch_stream
 from pfeddsh.storage.checkpoint import Checkpoints
 
-RESULTS = Path(__file__).parents[1] / "results"
 TRAINING = {"alpha": 0.3, "local_epochs": 2, "lr": 0.05, "engine": "serial"}
 # Exactly a fifth of each batch, and everybody in each round; or a fifth drawn from all sites, and small cohorts (5 of
 # 15, 2 of 5), of which most can be hostile by chance.
@@ -145,10 +144,7 @@ def main() -> None:
         table.add_row(kind, *cells)
     Console(width=100).print(table)
     if arguments.keep:
-        sys.path.insert(0, str(RESULTS))
-        from runs import keep
-
-        keep("robust.csv", rows, ["sites", "attack", "rule", "seed"])
+        keep_rows("robust.csv", rows, ["sites", "attack", "rule", "seed"])
 
 
 if __name__ == "__main__":

@@ -1,11 +1,39 @@
-"""Numbers that are no runs of this folder: trials, tuning, the first form's runs, the paper's tables.
+"""Numbers that are no runs of this folder: trials, tuning, the first form's runs, benchmarks, the paper's tables.
 
 Asking for one that is not there, or for one of several, is a mistake: a document cannot invent a number.
 """
 
+import statistics
+from typing import NamedTuple
+
 from runs import HERE, rows
 
 from pfeddsh.report.paper import everything
+
+
+class Turns(NamedTuple):
+    """What a benchmark measured, turn by turn; medians decide, so one disturbed turn does not."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def middle(self, form: str = ".2f") -> str:
+        return f"{self.median:{form}}"
+
+    def said(self, form: str = ".2f") -> str:
+        """With its spread."""
+        return f"{self.median:{form}} ({min(self.values):{form}} to {max(self.values):{form}})"
+
+
+def measured(benchmark: str, case: str, quantity: str) -> Turns:
+    """A row of results/measured.csv, which `--keep` writes in the benchmarks."""
+    found = [row["values"] for row in rows("measured.csv", benchmark=benchmark, case=case, quantity=quantity)]
+    if len(found) != 1:
+        raise LookupError(f"{len(found)} rows of measured.csv have {benchmark}, {case}, {quantity}, one was expected")
+    return Turns(tuple(map(float, found[0].split())))
 
 
 def one(name: str, column: str, **equal: str) -> float:

@@ -76,7 +76,7 @@ def rendered(runs: Runs, template: str) -> str:
         "behind": lambda: behind(runs), "losers": lambda: losers(runs),
         "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
         "original": lookup.original, "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form,
-        "printed": lookup.printed, "printed_ablation": lookup.printed_ablation,
+        "printed": lookup.printed, "measured": lookup.measured, "printed_ablation": lookup.printed_ablation,
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
         "payload": lambda method: payload(runs, method), "min": min, "max": max,
         "hours": lambda: (runs.seconds + tuning.seconds) / 3600, "count": runs.count + tuning.count,

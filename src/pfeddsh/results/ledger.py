@@ -271,14 +271,14 @@ def environment(dataset: Dataset) -> dict[str, Any]:
         **{name: importlib.metadata.version(name) for name in packages},
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
-        "revision": _revision(),
+        "revision": revision(),
         "data": dataset.fingerprint,
         "shape": list(dataset.shape),
         "images": list(dataset.notes),
     }
 
 
-def _revision() -> str | None:
+def revision() -> str | None:
     """The git revision of the source tree, if it is one."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
