@@ -6,8 +6,8 @@ cd "$(dirname "$0")/.."
 command=${PFEDDSH:-.venv/bin/pfeddsh}
 python=${PYTHON:-.venv/bin/python}
 parts=(
-    table1 controls guard frozen more-seeds more-seeds-controls rivals more-controls variants seeds dirichlet # the tables
-    datasets datasets-seeds controls-datasets datasets-more-seeds pneumonia demo
+    table1 controls guard guard-finetune frozen more-seeds more-seeds-controls rivals more-controls variants seeds dirichlet # the tables
+    datasets datasets-seeds controls-datasets guard-finetune-datasets datasets-more-seeds pneumonia demo
     ablation paper-form deviation investigations guard-rivals frozen-rivals frozen-datasets replay sensitivity # which part does what
     regret ceilings recipes trials robust # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks
     growth resnet8 resnet8-frozen resnet8-small counted counted-datasets prior statistics fedselect round-robin

@@ -4,7 +4,8 @@ from pfeddsh.report.grouping import REFERENCES, Cell
 
 ORACLES = ("central", "joint")  # what the setting forbids: never the best of a table
 CONTROLS = (
-    "fedavg-prior", "fedavg-prior-finetune", "fedavg-prior, existing=keep", "fedavg-prior, existing=guard",
+    "fedavg-prior", "fedavg-prior-finetune", "fedavg-prior-finetune, existing=guard",
+    "fedavg-prior-finetune, later=frozen", "fedavg-prior, existing=keep", "fedavg-prior, existing=guard",
     "fedavg-prior, later=frozen", "fedavg-prior, later=frozen-head", "fedper-prior", "fedrep-prior", "ditto-prior",
 )  # fmt: skip  # the simplest methods that could explain what pFedDSH gains: all of them use the prior
 RIVALS = ("fedavg", "fedper", "fedrep", "fedselect", "pfedhn", "pefll", "odpfl-hn", "fedweit", "fedclass", "hr")
