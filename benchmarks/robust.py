@@ -5,18 +5,20 @@ end, as they are served; nothing is screened, so the rule stands alone. Digits, 
 
     python benchmarks/robust.py --keep                # the first table of docs/robustness.md
     python benchmarks/robust.py --keep --sites drawn --attacks nobody flip3 flip10
-    python benchmarks/robust.py --rules history --attacks flip3 noise --seeds 3
+    python benchmarks/robust.py --keep --rules history --longest 1 1.5 3 --attacks nobody flip3 noise
+    python benchmarks/robust.py --keep --directions   # how much honest uploads have in common, round by round
 
-With --keep, every run is a row of results/robust.csv.
+With --keep, every run is a row of results/robust.csv; directions go to results/measured.csv.
 """
 
 import argparse
 import random
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import torch
-from kept import keep_rows
+from kept import keep, keep_rows
 from rich.console import Console
 from rich.table import Table
 
@@ -27,7 +29,7 @@ from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.live.coordinator.clients import quorum
-from pfeddsh.mechanisms.robust import left_out
+from pfeddsh.mechanisms import robust
 from pfeddsh.messages import Message
 from pfeddsh.rng import torch_stream
 from pfeddsh.storage.checkpoint import Checkpoints
@@ -99,12 +101,12 @@ class Watch:
 
     def event(self, kind, facts):
         if kind == "round":
-            self.out[facts["step"]] = set(left_out(self.federation.state))
+            self.out[facts["step"]] = set(robust.left_out(self.federation.state))
 
 
-def honest_accuracy(sites: str, rule: str, kind: str, seed: int, **changes) -> tuple[float, str]:
+def honest_accuracy(sites: str, rule: str, kind: str, seed: int) -> tuple[float, str]:
     """Of the honest sites at the end, and who was left out when each step ended (hostile/honest)."""
-    bench = Workbench(Config(**{**SITES[sites], **TRAINING, **changes}, seed=seed, options={"aggregation": rule}))
+    bench = Workbench(Config(**SITES[sites], **TRAINING, seed=seed, options={"aggregation": rule}))
     engine = Serial(bench)
     clients, plan = Attacked(bench, engine), bench.plan
     clients.kind = kind
@@ -121,25 +123,67 @@ def honest_accuracy(sites: str, rule: str, kind: str, seed: int, **changes) -> t
     return sum(row) / len(row), said
 
 
+class Directions(Simulated):
+    """Notes the mean cosine between two uploads of a round, step by step."""
+
+    def __init__(self, *given) -> None:
+        super().__init__(*given)
+        self.cosines: dict[int, list[float]] = {}
+
+    def ask(self, job, messages, memories, step, round):
+        replies = list(super().ask(job, messages, memories, step, round))
+        if job == "local":
+            units = torch.nn.functional.normalize(torch.stack([reply["delta"] for _, (reply, _) in replies]))
+            alike = units @ units.T
+            pairs = ~torch.eye(len(units), dtype=torch.bool)
+            self.cosines.setdefault(step, []).append(float(alike[pairs].mean()))
+        return replies
+
+
+def directions(seed: int) -> dict[int, list[float]]:
+    """By step and round, with nobody hostile."""
+    bench = Workbench(Config(**SITES["fifth"], **TRAINING, seed=seed))
+    engine = Serial(bench)
+    clients = Directions(bench, engine)
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        federation = Federation(bench, engine, Checkpoints(Path(folder)), [], clients)
+        for step in bench.plan.steps:
+            federation.step(step, 0)
+    return clients.cosines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sites", choices=list(SITES), default="fifth")
     parser.add_argument("--rules", nargs="+", default=["mean", "history"])
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=ATTACKS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument(
+        "--longest", nargs="+", type=float, default=[robust.LONGEST], help="what history cuts at, in median norms"
+    )
+    parser.add_argument("--directions", action="store_true", help="only measure how alike honest uploads are, seed 100")
     parser.add_argument("--keep", action="store_true", help="add the runs to results/robust.csv")
     arguments = parser.parse_args()
-    table, rows = Table("attack", *arguments.rules), []
+    if arguments.directions:
+        for step, found in directions(100).items():
+            print(f"step {step}: mean cosines {', '.join(f'{cosine:.2f}' for cosine in found)}")
+            if arguments.keep:
+                keep("directions", f"step {step}", cosine=found)
+        return
+    rules = [(rule, longest) for rule in arguments.rules for longest in arguments.longest]
+    names = [rule if longest == robust.LONGEST else f"{rule}, {longest:g} medians" for rule, longest in rules]
+    table, rows = Table("attack", *names), []
     for kind in arguments.attacks:
         cells = []
-        for rule in arguments.rules:
+        for name, (rule, longest) in zip(names, rules, strict=True):
             values = []
             for seed in arguments.seeds:
-                value, said = honest_accuracy(arguments.sites, rule, kind, seed)
+                with mock.patch.object(robust, "LONGEST", longest):
+                    value, said = honest_accuracy(arguments.sites, rule, kind, seed)
                 values.append(value)
-                run = {"sites": arguments.sites, "attack": kind, "rule": rule, "seed": str(seed)}
+                run = {"sites": arguments.sites, "attack": kind, "rule": name, "seed": str(seed)}
                 rows.append(run | {"honest sites": f"{value:.2f}", "left out": said})
-                print(f"{kind} {rule} seed {seed}: {value:.1f}, left out {said}", flush=True)
+                print(f"{kind} {name} seed {seed}: {value:.1f}, left out {said}", flush=True)
             cells.append(f"{sum(values) / len(values):.1f} ({min(values):.1f} to {max(values):.1f})")
         table.add_row(kind, *cells)
     Console(width=100).print(table)

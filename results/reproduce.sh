@@ -7,7 +7,7 @@ command=${PFEDDSH:-.venv/bin/pfeddsh}
 python=${PYTHON:-.venv/bin/python}
 parts=(
     table1 controls guard guard-finetune frozen more-seeds more-seeds-controls rivals more-controls variants seeds dirichlet # the tables
-    datasets datasets-seeds controls-datasets guard-finetune-datasets datasets-more-seeds pneumonia demo
+    datasets datasets-seeds controls-datasets guard-finetune-datasets datasets-more-seeds pneumonia pneumonia-convnet demo
     ablation paper-form deviation investigations guard-rivals frozen-rivals frozen-datasets replay sensitivity # which part does what
     regret ceilings recipes trials robust # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks
     growth resnet8 resnet8-frozen resnet8-small counted counted-datasets prior statistics fedselect round-robin
@@ -47,13 +47,15 @@ part() {
     robust)
         once robust-fifth "$python" benchmarks/robust.py --keep || failed=1
         once robust-drawn "$python" benchmarks/robust.py --keep --sites drawn --attacks nobody flip3 flip10 || failed=1
+        once robust-longest "$python" benchmarks/robust.py --keep --rules history --longest 1 1.5 3 --attacks nobody flip3 noise || failed=1
+        once robust-directions "$python" benchmarks/robust.py --keep --directions || failed=1
         ;;
     latency) # nothing of other plans is reused: it would cost no time
         compare "$plan" --jobs 1 --cache runs/latency-cache && "$python" results/latency.py runs/latency || failed=1
         ;;
     documents) "$python" results/figure.py && "$python" results/tables.py || failed=1 ;;
     *)
-        if [[ $1 == pneumonia ]]; then
+        if [[ $1 == pneumonia* ]]; then
             mkdir -p runs
             "$python" examples/pneumonia_sites.py "$PFEDDSH_DATA/medmnist/pneumoniamnist.npz" runs/sites.npz || return 1
         fi
