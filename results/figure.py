@@ -4,7 +4,6 @@ docs/first-batch.png: what happens to the first batch as others join. docs/growt
 later. Colours are those of the report.
 """
 
-import textwrap
 from pathlib import Path
 
 import matplotlib
@@ -20,7 +19,7 @@ from pfeddsh.report.looks import looks
 
 FIRST_BATCH = ("pfeddsh", "fedavg-prior", "fedper", "fedavg")
 GROWTH = ("20+80", "10+90", "20+4x20", "10+9x10")
-FAR = 15  # points behind the best at the end: drawn, such a method would hide what separates the others
+LINES = ("pfeddsh", "fedavg-prior", "fedavg-prior-finetune", "fedper", "fedrep", "pefll")  # the tables have all
 
 
 def name(cell: Cell) -> str:
@@ -52,7 +51,10 @@ def draw_first_batch(runs: Runs, out: Path) -> None:
 
 
 def draw_growth(runs: Runs, out: Path) -> None:
-    """The first batch's accuracy as the federation grows, a panel a schedule; schedules without runs are left out."""
+    """The first batch's accuracy as the federation grows, a panel a schedule; schedules without runs are left out.
+
+    The band is from the lowest to the highest seed of the first line.
+    """
     shown = [group for schedule in GROWTH if (group := runs.group(schedule))]
     if not shown:
         print(f"no runs of a growing federation (examples/growth.toml) here yet, so there is no {out.name}")
@@ -62,15 +64,10 @@ def draw_growth(runs: Runs, out: Path) -> None:
         rows, min(2, len(shown)), figsize=(8, 3.7 * rows + 0.8), layout="constrained", squeeze=False, sharey=True
     )
     for axes, group in zip(panels.flat, shown, strict=False):
-        ends = {cell.id: float(growth.curves(cell).mean(0)[-1]) for cell in group.contest}
-        near = [cell for cell in group.contest if ends[cell.id] >= max(ends.values()) - FAR]
-        ours = [cell for cell in near if cell.label == "pfeddsh"]
-        growth.plot(axes, group, near, {cell.id: plain(cell) for cell in near}, ours)
-        axes.set_title(group.schedule, fontsize=11)
-        far = [f"{plain(cell)} {ends[cell.id]:.0f} %" for cell in group.contest if cell not in near]
-        if far:
-            below = textwrap.fill(f"not shown, at the end: {', '.join(far)}", 62)
-            axes.set_xlabel(f"{axes.get_xlabel()}\n{below}")
+        cells = {cell.label: cell for cell in group.contest}
+        chosen = [cells[method] for method in LINES if method in cells]
+        growth.plot(axes, group, chosen, {cell.id: plain(cell) for cell in chosen}, chosen[:1])
+        axes.set_title(f"{group.schedule} (n={len(chosen[0].runs)})", fontsize=11)
         axes.xaxis.label.set_size(8)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in list(panels.flat)[len(shown) :]:

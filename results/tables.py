@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import lookup
+import sites
 from behind import behind, losers
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from runs import HERE, MEASURES, Runs, rows
@@ -76,7 +77,8 @@ def rendered(runs: Runs, template: str) -> str:
         "behind": lambda: behind(runs), "losers": lambda: losers(runs),
         "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
         "original": lookup.original, "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form,
-        "printed": lookup.printed, "measured": lookup.measured, "printed_ablation": lookup.printed_ablation,
+        "printed": lookup.printed, "printed_ablation": lookup.printed_ablation,
+        "measured": lookup.measured, "sites": sites,
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
         "payload": lambda method: payload(runs, method), "min": min, "max": max,
         "hours": lambda: (runs.seconds + tuning.seconds) / 3600, "count": runs.count + tuning.count,
