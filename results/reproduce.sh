@@ -6,10 +6,15 @@ cd "$(dirname "$0")/.."
 command=${PFEDDSH:-.venv/bin/pfeddsh}
 python=${PYTHON:-.venv/bin/python}
 parts=(
-    table1 controls guard guard-finetune frozen more-seeds more-seeds-controls rivals more-controls variants seeds dirichlet dirichlet-controls # the tables
+    # the tables
+    table1 controls guard guard-finetune frozen more-seeds more-seeds-controls rivals more-controls variants seeds
+    dirichlet dirichlet-controls
     datasets datasets-seeds controls-datasets guard-finetune-datasets datasets-more-seeds pneumonia pneumonia-convnet demo
-    ablation paper-form deviation investigations guard-rivals frozen-rivals frozen-datasets frozen-rivals-datasets replay sensitivity # which part does what
-    regret ceilings recipes trials robust # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks
+    # which part does what
+    ablation own-protections own-protections-datasets paper-form deviation investigations replay sensitivity
+    guard-rivals frozen-rivals frozen-datasets frozen-rivals-datasets
+    # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks
+    regret ceilings recipes trials robust
     growth resnet8 resnet8-frozen resnet8-small counted counted-datasets prior statistics fedselect round-robin
     latency   # wants a quiet machine
     documents # figures and texts, from whatever is there
