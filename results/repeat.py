@@ -2,7 +2,8 @@
 
 Without names, five methods that have not changed since: what grew around them must not have moved a bit. Needs the
 datasets under PFEDDSH_DATA. Bits are those of one kind of processor and one version of PyTorch: elsewhere, run the
-revision that `environment.revision` names as well, and compare with its results by `--kept FOLDER`.
+revision that `environment.revision` names as well, and compare with its results by `--kept FOLDER`. With `--keep`, how
+many accuracies differ goes to results/measured.csv.
 """
 
 import argparse
@@ -12,6 +13,8 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
+
+from measured import keep
 
 from pfeddsh.config import Config
 from pfeddsh.configure import build
@@ -59,6 +62,7 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, default=HERE, help="the folder of the results to compare with")
     parser.add_argument("--engine", default="pool", help="serial: one core, the same bits")
     parser.add_argument("--interrupt", type=int, default=0, help="stop after so many rounds, and resume")
+    parser.add_argument("--keep", action="store_true", help="put what was found into results/measured.csv")
     choice = parser.parse_args()
     folder, failed = HERE.parent / "runs" / f"repeat-{choice.engine}", False
     shutil.rmtree(folder, ignore_errors=True)
@@ -73,6 +77,10 @@ def main() -> None:
             said = f"{len(gaps)} numbers differ, at most by {max(gaps):.2f}" if gaps else "the same bits"
             print(f"{name}, {field} (kept from {kept['environment']['revision']}): {said}", flush=True)
             failed |= bool(gaps)
+        if choice.keep:
+            count = sum(value is not None for row in kept["acc"] for value in row)
+            differ, moved = differences(kept["acc"], found["acc"]), found["acc_end_mean"] - kept["acc_end_mean"]
+            keep("repeat", name, of=count, differ=len(differ), most=max(differ, default=0.0), end=moved)
     sys.exit(failed)
 
 
