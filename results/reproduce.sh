@@ -9,14 +9,15 @@ parts=(
     # the tables
     table1 controls guard guard-finetune frozen more-seeds more-seeds-controls rivals more-controls variants seeds
     dirichlet dirichlet-controls
-    datasets datasets-seeds controls-datasets guard-finetune-datasets datasets-more-seeds pneumonia pneumonia-convnet demo
+    datasets datasets-seeds controls-datasets guard-finetune-datasets datasets-more-seeds pneumonia pneumonia-convnet demo demo-seeds
     # which part does what
     ablation own-protections own-protections-datasets paper-form deviation investigations replay sensitivity
     guard-rivals frozen-rivals frozen-datasets frozen-rivals-datasets
     # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks
-    regret ceilings recipes trials robust
+    regret ceilings recipes trials robust privacy
     growth resnet8 resnet8-frozen resnet8-small counted counted-datasets prior statistics fedselect round-robin
-    latency   # wants a quiet machine
+    story repeat  # the live demonstration, simulated; whether kept results repeat on this processor
+    latency speed # want a quiet machine
     documents # figures and texts, from whatever is there
 )
 
@@ -54,6 +55,26 @@ part() {
         once robust-drawn "$python" benchmarks/robust.py --keep --sites drawn --attacks nobody flip3 flip10 || failed=1
         once robust-longest "$python" benchmarks/robust.py --keep --rules history --longest 1 1.5 3 --attacks nobody flip3 noise || failed=1
         once robust-directions "$python" benchmarks/robust.py --keep --directions || failed=1
+        ;;
+    privacy)
+        for protocol in digits digits-half cifar10; do
+            once "privacy-$protocol" "$python" benchmarks/privacy.py --keep --protocol "$protocol" || failed=1
+        done
+        once membership "$python" benchmarks/membership.py --keep || failed=1
+        once inversion "$python" benchmarks/inversion.py --keep --clients 0 1 2 3 4 || failed=1
+        ;;
+    demo-seeds) once demo-seeds "$python" benchmarks/demo.py --keep || failed=1 ;;
+    story) once story "$python" benchmarks/story.py --keep || failed=1 ;;
+    repeat) once repeat "$python" results/repeat.py --keep || failed=1 ;;
+    speed)
+        once throughput "$python" benchmarks/throughput.py --keep lenet mlp convnet resnet8 resnet20 resnet18 || failed=1
+        once whole-run-digits "$python" benchmarks/whole_run.py --keep || failed=1
+        once whole-run-cifar10 "$python" benchmarks/whole_run.py --keep cifar10 80+20 200 || failed=1
+        once live-16 "$python" benchmarks/live.py --keep --nodes 16 --rounds 2 --only ours || failed=1
+        for name in hypernetwork cohort scale six_hundred live large_reply status_page photographs; do
+            once "$name" "$python" "benchmarks/$name.py" --keep || failed=1
+        done
+        make .venv-peers/.ready && once peers .venv-peers/bin/python benchmarks/peers.py --keep || failed=1
         ;;
     latency) # nothing of other plans is reused: it would cost no time
         compare "$plan" --jobs 1 --cache runs/latency-cache && "$python" results/latency.py runs/latency || failed=1

@@ -32,7 +32,7 @@ All runs in `results/`, by `python results/tables.py`. The tests here compare me
 correct within one table. [results.md](results.md#newcomers-after-their-step) tests pFedDSH against all settings of the
 others, and corrects over all places.
 """
-WHOLE = ("results", "technical-report")  # pages that are made of a template
+WHOLE = ("results", "technical-report", "performance", "scale")  # pages that are made of a template
 MARKED = [HERE.parent / "README.md", *(HERE.parent / "docs" / f"{name}.md" for name in (
     "baselines", "deviations", "first-form", "demo", "medical", "robustness",
 ))]  # fmt: skip  # those with a part between two marks
@@ -78,7 +78,7 @@ def rendered(runs: Runs, template: str) -> str:
         "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
         "original": lookup.original, "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form,
         "printed": lookup.printed, "printed_ablation": lookup.printed_ablation,
-        "measured": lookup.measured, "sites": sites,
+        "measured": lookup.measured, "was_measured": lookup.was_measured, "machine": lookup.machine, "sites": sites,
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
         "payload": lambda method: payload(runs, method), "min": min, "max": max,
         "hours": lambda: (runs.seconds + tuning.seconds) / 3600, "count": runs.count + tuning.count,
