@@ -14,9 +14,10 @@ parts=(
     ablation own-protections own-protections-datasets paper-form deviation investigations replay sensitivity
     guard-rivals frozen-rivals frozen-datasets frozen-rivals-datasets
     # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks
-    regret ceilings recipes trials robust
+    regret ceilings recipes trials robust doors
+    demo-seeds story # the demo and the federation on one machine, on several seeds
     growth resnet8 resnet8-frozen resnet8-small counted counted-datasets prior statistics fedselect round-robin
-    latency   # wants a quiet machine
+    latency live # want a quiet machine
     documents # figures and texts, from whatever is there
 )
 
@@ -54,6 +55,14 @@ part() {
         once robust-drawn "$python" benchmarks/robust.py --keep --sites drawn --attacks nobody flip3 flip10 || failed=1
         once robust-longest "$python" benchmarks/robust.py --keep --rules history --longest 1 1.5 3 --attacks nobody flip3 noise || failed=1
         once robust-directions "$python" benchmarks/robust.py --keep --directions || failed=1
+        ;;
+    doors) once doors "$python" benchmarks/doors.py --keep || failed=1 ;;
+    demo-seeds) once demo-seeds "$python" benchmarks/demo.py --keep || failed=1 ;;
+    story) once story "$python" benchmarks/story.py --keep || failed=1 ;;
+    live)
+        once live-4 "$python" benchmarks/live.py --keep || failed=1
+        once live-16 "$python" benchmarks/live.py --keep --nodes 16 --rounds 2 --only ours || failed=1
+        once large-reply "$python" benchmarks/large_reply.py --keep || failed=1
         ;;
     latency) # nothing of other plans is reused: it would cost no time
         compare "$plan" --jobs 1 --cache runs/latency-cache && "$python" results/latency.py runs/latency || failed=1
