@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
-from measured import keep
+from measured import keep, origin
 from runs import keep as keep_rows
 
-__all__ = ["keep", "keep_rows"]
+__all__ = ["keep", "keep_rows", "origin"]

@@ -14,13 +14,17 @@ from pfeddsh.results.ledger import revision
 
 def keep(benchmark: str, case: str, **quantities: Sequence[float] | float) -> None:
     """In place of what an earlier run of the same benchmark and case has left."""
-    with_machine = {"revision": revision() or "", "machine": machine()}
     rows = []
     for quantity, turns in quantities.items():
         each = turns if isinstance(turns, Sequence) else [turns]
         row = {"benchmark": benchmark, "case": case, "quantity": quantity, "values": " ".join(f"{v:.6g}" for v in each)}
-        rows.append(row | with_machine)
+        rows.append(row | origin())
     keep_rows("measured.csv", rows, ["benchmark", "case", "quantity"])
+
+
+def origin() -> dict[str, str]:
+    """Of which code, and on which machine."""
+    return {"revision": revision() or "", "machine": machine()}
 
 
 def machine() -> str:
