@@ -195,6 +195,15 @@ def test_the_federation_on_one_machine_is_told_as_it_ended(script, monkeypatch):
     assert "With seed 2 the late sites gained nothing" in told and "| 2 of 3 |" in told
 
 
+def test_what_was_measured_on_several_machines_stands_in_no_table_together(script, monkeypatch):
+    table = [{"benchmark": "peers", "case": name, "machine": f"{cores} cores"} for name, cores in (("a", 2), ("b", 4))]
+    monkeypatch.setattr(script["lookup"], "rows", lambda _, benchmark: table)
+    with pytest.raises(LookupError, match="of 2 machines"):
+        script["lookup"].machine("peers")
+    del table[1]
+    assert script["lookup"].machine("peers") == "2 cores"
+
+
 def test_the_technical_report_is_one_file():
     page = runpy.run_path(str(ROOT / "results" / "paper.py"))["page"]
     made = page("# A title\n\n![growth](growth.png)\n\n| a |\n|---|\n| 1 |\n")
