@@ -59,7 +59,7 @@ def membership(out: Path) -> list[dict[str, str]]:
         area, caught = found(seen, unseen)
         rows.append({
             "protocol": protocol, "method": method, "clip": f"{clip:g}", "noise": f"{noise:g}", "seed": str(SEED),
-            "accuracy": f"{results['acc_end_mean']:.2f}", "auc": f"{area:.4f}", "found": f"{caught:.2f}",
+            "accuracy": f"{results['acc_end_mean']:.4f}", "auc": f"{area:.6f}", "found": f"{caught:.4f}",
             "trained on": str(len(seen)), "others": str(len(unseen)),
             "revision": results["environment"]["revision"] or "",
         })  # fmt: skip

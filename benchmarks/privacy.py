@@ -62,7 +62,7 @@ def row(protocol: str, method: str, clip: float, noise: float, seed: int, result
     epsilon = told.get("epsilon")
     return {
         "protocol": protocol, "method": method, "clip": f"{clip:g}", "noise": f"{noise:g}", "seed": str(seed),
-        "accuracy": f"{results['acc_end_mean']:.2f}", "alone": f"{statistics.mean(results['local']):.2f}",
+        "accuracy": f"{results['acc_end_mean']:.4f}", "alone": f"{statistics.mean(results['local']):.4f}",
         "epsilon": "" if epsilon is None else f"{epsilon:.6g}", "uploads": str(told.get("uploads", "")),
         "revision": results["environment"]["revision"] or "",
     }  # fmt: skip

@@ -13,8 +13,8 @@ parts=(
     # which part does what
     ablation own-protections own-protections-datasets paper-form deviation investigations replay sensitivity
     guard-rivals frozen-rivals frozen-datasets frozen-rivals-datasets
-    # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks
-    regret ceilings recipes trials robust
+    # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks, privacy
+    regret ceilings recipes trials robust privacy
     growth resnet8 resnet8-frozen resnet8-small counted counted-datasets prior statistics fedselect round-robin
     latency   # wants a quiet machine
     documents # figures and texts, from whatever is there
@@ -55,10 +55,18 @@ part() {
         once robust-longest "$python" benchmarks/robust.py --keep --rules history --longest 1 1.5 3 --attacks nobody flip3 noise || failed=1
         once robust-directions "$python" benchmarks/robust.py --keep --directions || failed=1
         ;;
+    privacy)
+        for protocol in digits digits-half cifar10; do
+            once "privacy-$protocol" "$python" benchmarks/privacy.py --keep --protocol "$protocol" || failed=1
+        done
+        once privacy-cohorts "$python" benchmarks/privacy.py --keep --cohorts || failed=1
+        once membership "$python" benchmarks/membership.py --keep || failed=1
+        once inversion "$python" benchmarks/inversion.py --keep --clients 0 1 2 3 4 || failed=1
+        ;;
     latency) # nothing of other plans is reused: it would cost no time
         compare "$plan" --jobs 1 --cache runs/latency-cache && "$python" results/latency.py runs/latency || failed=1
         ;;
-    documents) "$python" results/figure.py && "$python" results/tables.py || failed=1 ;;
+    documents) "$python" results/figure.py && "$python" results/privacy_figure.py && "$python" results/tables.py || failed=1 ;;
     *)
         if [[ $1 == pneumonia* ]]; then
             mkdir -p runs

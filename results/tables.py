@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import lookup
+import privacy_rows
 import sites
 from behind import behind, losers
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -34,7 +35,7 @@ others, and corrects over all places.
 """
 WHOLE = ("results", "technical-report")  # pages that are made of a template
 MARKED = [HERE.parent / "README.md", *(HERE.parent / "docs" / f"{name}.md" for name in (
-    "baselines", "deviations", "first-form", "demo", "medical", "robustness",
+    "baselines", "deviations", "first-form", "demo", "medical", "privacy", "robustness",
 ))]  # fmt: skip  # those with a part between two marks
 
 
@@ -78,7 +79,7 @@ def rendered(runs: Runs, template: str) -> str:
         "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
         "original": lookup.original, "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form,
         "printed": lookup.printed, "printed_ablation": lookup.printed_ablation,
-        "measured": lookup.measured, "sites": sites,
+        "measured": lookup.measured, "sites": sites, "privacy": privacy_rows,
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
         "payload": lambda method: payload(runs, method), "min": min, "max": max,
         "hours": lambda: (runs.seconds + tuning.seconds) / 3600, "count": runs.count + tuning.count,
