@@ -1,15 +1,16 @@
-"""Is one batched step for a whole cohort faster than its clients one after the other? `cohort.py [MODEL...]`
+"""Is one batched step for a whole cohort faster than its clients one after the other? `cohort.py [MODEL...] [--keep]`
 
 `torch.func.vmap` over flat vectors, with SGD and momentum, against the trainers that clients use; four clients, the
 same mini-batches, one thread. The two take turns; above 1, batching wins.
 """
 
+import argparse
 import statistics
-import sys
 import time
 
 import torch
 import torch.nn.functional as F
+from kept import keep
 from throughput import CASES
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
@@ -22,7 +23,7 @@ from pfeddsh.models.training import sgd_epoch
 CLIENTS, BATCH, BATCHES, TURNS, RATE, MOMENTUM = 4, 32, 4, 5, 0.01, 0.9
 
 
-def main(name: str) -> None:
+def main(name: str) -> list[float]:
     shape = (*CASES[name].shape, 1, 1)[:3]
     model, stream = registry.create(name, 10, shape), torch.Generator().manual_seed(0)
     images = torch.randn(CLIENTS, BATCHES * BATCH, *shape, generator=stream)
@@ -62,9 +63,16 @@ def main(name: str) -> None:
     ratios = [one / many for one, many in zip(*seconds.values(), strict=True)]
     each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
     print(f"{name:9} batched / one by one: {statistics.median(ratios):.2f}   (each: {each})", flush=True)
+    return ratios
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for name in sys.argv[1:] or [name for name in CASES if name != "lenet"]:
-        main(name)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", default=[name for name in CASES if name != "lenet"], metavar="MODEL")
+    parser.add_argument("--keep", action="store_true", help="put what was measured into results/measured.csv")
+    given = parser.parse_args()
+    for name in given.models:
+        ratios = main(name)
+        if given.keep:
+            keep("cohort", name, ratio=ratios)

@@ -1,73 +1,49 @@
-"""Whether `make demo` shows what is true on average: its comparison for seeds 0 to 4, written into docs/demo.md.
+"""Whether `make demo` shows what is true on average: its comparison for seeds 0 to 4.
 
-python benchmarks/demo.py [FOLDER]    # continues what is in the folder; about five minutes on two idle cores
+    python benchmarks/demo.py --keep    # continues what is in the folder
+
+With --keep, every method and seed is a row of results/demo.csv, and docs/demo.md is made of them.
 """
 
+import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from statistics import fmean, stdev
+from typing import Any
 
+from kept import keep_rows, origin
 from rich.console import Console
 
 from pfeddsh.compare.comparison import Comparison
-from pfeddsh.compare.demo import NAMES, Outcome, outcome, plan
+from pfeddsh.compare.demo import outcome, plan
 from pfeddsh.compare.summary import results
-from pfeddsh.storage.files import write_text
 
 SEEDS = range(5)
-PAGE = Path(__file__).parent.parent / "docs" / "demo.md"
-BEGIN, END = "<!-- benchmarks/demo.py -->", "<!-- end -->"
+
+
+def row(one: dict[str, Any]) -> dict[str, str]:
+    """What a run came to, with the code that it was made with: perhaps earlier than now."""
+    found = {
+        name: f"{value:.6g}" if isinstance(value, float) else value or ""
+        for name, value in asdict(outcome(one)).items()
+    }
+    return {"seed": str(one["seed"]), **found, **origin(), "revision": one["environment"]["revision"] or ""}
 
 
 def main() -> None:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo-seeds").absolute()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("runs/demo-seeds"), help="where the runs lie")
+    parser.add_argument("--keep", action="store_true", help="add the runs to results/demo.csv")
+    arguments = parser.parse_args()
+    folder = arguments.folder.absolute()
     comparison = Comparison(plan(SEEDS), folder, 2, limit=10**10)
     if comparison.compute("local", Console()):
         sys.exit("some runs failed; start again")
-    found: dict[str, list[Outcome]] = {method: [] for method in NAMES}
-    for run in comparison.runs:
-        one = results(folder / run.name)
-        assert one
-        found[run.config.method].append(outcome(one))
-    text = table(found)
-    print(text)
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    write_text(PAGE, f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
-
-
-def table(found: dict[str, list[Outcome]]) -> str:
-    ours = found["pfeddsh"]
-    lines = [
-        "| | everyone at the end, % | newcomers at once, % | after their step, % | existing clients, change, points |"
-        " lost > 2 points, % | seeds in which pFedDSH is ahead for everyone |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for several in sorted(found.values(), key=lambda several: -fmean(each.everyone for each in several)):
-        ends = [each.everyone for each in several]
-        at_once = [each.at_once for each in several if each.at_once is not None]
-        won = sum(mine.everyone > theirs.everyone for mine, theirs in zip(ours, several, strict=True))
-        cells = (
-            f"**{several[0].name}**" if several is ours else several[0].name,
-            f"{fmean(ends):.1f} ± {stdev(ends):.1f}",
-            f"{fmean(at_once):.1f}" if at_once else "",
-            f"{fmean(each.after for each in several):.1f}",
-            f"{fmean(each.end - each.before for each in several):+.1f}",
-            f"{fmean(each.lost for each in several):.0f}",
-            "" if several is ours else f"{won} of {len(several)}",
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *by_seed(found)])
-
-
-def by_seed(found: dict[str, list[Outcome]]) -> list[str]:
-    """Everyone at the end, seed by seed: whether a win is more than rounding."""
-    seeds = range(len(found["pfeddsh"]))
-    lines = ["| everyone at the end, % | " + " | ".join(f"seed {seed}" for seed in seeds) + " |"]
-    lines.append("|---|" + "---:|" * len(seeds))
-    for several in sorted(found.values(), key=lambda several: -fmean(each.everyone for each in several)):
-        lines.append("| " + " | ".join([several[0].name, *(f"{each.everyone:.2f}" for each in several)]) + " |")
-    return lines
+    found = [row(one) for run in comparison.runs if (one := results(folder / run.name))]
+    for each in found:
+        print(*each.values())
+    if arguments.keep:
+        keep_rows("demo.csv", found, ["method", "seed"])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 A round is what the server does for a cohort of 4: make their weights, take in their updates. Three sides: the forms
 with a hypernetwork (`pfeddsh-hyper`, `pfeddsh-paper`), the default, which has none, and autograd. Each runs in a
-process of its own, so that peak memory can be read off; they take turns. Times are seconds of one core.
+process of its own, so that peak memory can be read off; they take turns. Times are seconds of one core. With `--keep`
+they go to results/measured.csv.
 """
 
 import resource
@@ -12,6 +13,7 @@ import sys
 import time
 
 import torch
+from kept import keep
 
 from pfeddsh.mechanisms import hypernet
 from pfeddsh.messages import Message
@@ -84,7 +86,7 @@ def measure(side: str) -> tuple[float, float]:
     return float(seconds), float(megabytes)
 
 
-def main() -> None:
+def main(kept: bool) -> None:
     idle = measure("idle")[1]
     turns = [(measure("ours"), measure("autograd"), measure("default")) for _ in range(TURNS)]
     own, full, plain = (statistics.median(turn[i][0] for turn in turns) for i in (0, 1, 2))
@@ -98,11 +100,16 @@ def main() -> None:
     for name, i in (("rank-m in place", 0), ("autograd", 1)):
         peak = statistics.median(turn[i][1] for turn in turns) - idle
         print(f"peak memory, {name:<18} {peak:7.0f} MB = {peak / weights:.2f} x the hypernetwork's {weights:.0f} MB")
+    if kept:
+        for case, i in (("hypernetwork", 0), ("autograd", 1), ("default", 2)):
+            keep(
+                "server round", case, ms=[1e3 * turn[i][0] for turn in turns], mb=[turn[i][1] - idle for turn in turns]
+            )
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
+    if sys.argv[1:] not in ([], ["--keep"]):
         times = {"ours": ours, "autograd": autograd, "default": default, "idle": lambda: [0.0]}[sys.argv[1]]()
         print(statistics.median(times), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
     else:
-        main()
+        main(kept=bool(sys.argv[1:]))

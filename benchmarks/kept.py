@@ -1,37 +1,10 @@
-"""What `--keep` does in every benchmark: its numbers become rows of results/measured.csv, and documents say them.
+"""What `--keep` does in every benchmark: its numbers become rows of a table in results/, and documents say them."""
 
-A row has the values of all turns, so a document can say the median and how far they spread; see `lookup.measured`.
-"""
-
-import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from pfeddsh.results.ledger import revision
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
+from measured import keep, origin
 from runs import keep as keep_rows
 
-__all__ = ["keep", "keep_rows"]
-
-
-def keep(benchmark: str, case: str, **quantities: Sequence[float] | float) -> None:
-    """In place of what an earlier run of the same benchmark and case has left."""
-    with_machine = {"revision": revision() or "", "machine": machine()}
-    rows = []
-    for quantity, turns in quantities.items():
-        each = turns if isinstance(turns, Sequence) else [turns]
-        row = {"benchmark": benchmark, "case": case, "quantity": quantity, "values": " ".join(f"{v:.6g}" for v in each)}
-        rows.append(row | with_machine)
-    keep_rows("measured.csv", rows, ["benchmark", "case", "quantity"])
-
-
-def machine() -> str:
-    """Processor and cores, as Linux tells them."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-    return f"{name}, {os.cpu_count()} cores"
+__all__ = ["keep", "keep_rows", "origin"]

@@ -2,7 +2,10 @@
 
 Same payload (one LeNet-5 each way), same machine, real SuperLink and SuperNodes; also the memory of our processes.
 
-    python benchmarks/live.py            # 4 nodes
+    python benchmarks/live.py --keep                                       # 4 nodes
+    python benchmarks/live.py --keep --nodes 16 --rounds 2 --only ours
+
+With --keep, what was measured goes to results/measured.csv and is told in docs/operations.md.
 """
 
 import argparse
@@ -18,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from kept import keep
 
 from pfeddsh.live.coordinator.config import build, save
 from pfeddsh.live.processes import Child, environment, flower, free_port
@@ -124,8 +128,8 @@ def plain(place: Path, server: str, imports: str, nodes: int, rounds: int, quick
             child.stop()
 
 
-def ours(place: Path, nodes: int, rounds: int) -> tuple[list[float], dict[str, float]]:
-    """Seconds of each round of a federation whose sites have next to nothing to train, and resident MB of a site."""
+def ours(place: Path, nodes: int, rounds: int) -> tuple[list[float], dict[str, list[float]]]:
+    """Seconds of each round of a federation whose sites have next to nothing to train, and resident MB of it."""
     rng = np.random.default_rng(0)
     server, port = place / "server", free_port()
     server.mkdir()
@@ -135,7 +139,7 @@ def ours(place: Path, nodes: int, rounds: int) -> tuple[list[float], dict[str, f
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     command = [sys.executable, "-m", "pfeddsh"]
     children = [Child([*command, "serve", str(server), "--port", str(port), "--insecure"], env, place / "serve.log")]
-    memory: dict[str, float] = {}
+    memory: dict[str, list[float]] = {}
     try:
         for k in range(nodes):
             data = place / f"{k}.npz"
@@ -180,8 +184,8 @@ def _await_rounds(path: Path, rounds: int, seconds: float = 1800) -> None:
         time.sleep(0.5)
 
 
-def _memory(place: Path) -> dict[str, float]:
-    """Resident MB per kind of process, on average, of all that runs for this benchmark."""
+def _memory(place: Path) -> dict[str, list[float]]:
+    """Resident MB of each process that runs for this benchmark, by its kind."""
     kinds = {"worker": "pfeddsh.live.site.worker", "join": "pfeddsh\0join", "SuperNode": "flower-supernode",
              "SuperExec of a node": "flower-superexec", "SuperLink": "flower-superlink",
              "coordinator": "flwr-serverapp"}  # fmt: skip
@@ -196,7 +200,7 @@ def _memory(place: Path) -> dict[str, float]:
             if word in command and (str(place) in env or str(place) in command):
                 found.setdefault(kind, []).append(pages * 4096 / 1e6)
                 break
-    return {kind: statistics.mean(sizes) for kind, sizes in found.items()}
+    return found
 
 
 def main() -> None:
@@ -204,6 +208,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=["ours", "empty", "defaults"])
+    parser.add_argument("--keep", action="store_true", help="add the numbers to results/measured.csv")
     options = parser.parse_args()
     nodes, rounds = options.nodes, options.rounds
     medians = {}
@@ -213,7 +218,7 @@ def main() -> None:
             place.mkdir()
             if options.only not in (None, name):
                 continue
-            memory: dict[str, float] = {}
+            memory: dict[str, list[float]] = {}
             if name == "ours":
                 seconds, memory = ours(place, nodes, rounds)
             elif name == "empty":
@@ -224,7 +229,10 @@ def main() -> None:
             spread = f"{min(seconds):.2f} to {max(seconds):.2f}"
             print(f"{name:9} {nodes} nodes: {medians[name]:.2f} s a round ({spread}, {rounds} rounds)", flush=True)
             for kind, megabytes in memory.items():
-                print(f"          {kind}: {megabytes:.0f} MB each")
+                print(f"          {kind}: {statistics.median(megabytes):.0f} MB each")
+            if options.keep:
+                sizes = {f"{kind} MB": megabytes for kind, megabytes in memory.items()}
+                keep("live", f"{name}, {nodes} sites", seconds=seconds, **sizes)
     if {"ours", "empty"} <= medians.keys():
         print(
             f"overhead over an empty app: {100 * (medians['ours'] / medians['empty'] - 1):+.0f} % (wanted: at most 15)"

@@ -3,9 +3,11 @@
 FedAvg with LeNet-5 on 100 clients of 500 images of noise in CIFAR-10's shape; a round is one epoch of 4 clients in
 batches of 32. Everyone has as many single-thread processes as there are cores. Start-up is from the start of the
 process to the end of the first round; samples per second are those of the rounds after it; memory is the sum of
-proportional set sizes of all processes after the last round. Prints the table of docs/performance.md.
+proportional set sizes of all processes after the last round. With
+`--keep`, the numbers go to results/measured.csv, and docs/performance.md has them.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -241,7 +243,7 @@ def turn(name: str, folder: Path, rounds: int) -> dict[str, float]:
     return json.loads(lines[-1].removeprefix("RESULT "))
 
 
-def main(turns: int, rounds: int, names: list[str]) -> None:
+def main(turns: int, rounds: int) -> dict[str, list[dict[str, float]]]:
     with tempfile.TemporaryDirectory() as place:
         folder, stream = Path(place), np.random.default_rng(0)
         x = stream.integers(0, 256, (CLIENTS * IMAGES + 1000, 32, 32, 3), dtype=np.uint8)
@@ -250,9 +252,9 @@ def main(turns: int, rounds: int, names: list[str]) -> None:
         np.savez(folder / "noise.npz", **parts)
         for part in ("x_train", "y_train"):
             np.save(folder / f"{part}.npy", parts[part])
-        found = {name: [] for name in names}
+        found = {name: [] for name in PEERS}
         for number in range(turns):
-            for name in names:
+            for name in PEERS:
                 found[name].append(turn(name, folder, rounds))
                 print(f"turn {number + 1}, {name}: {found[name][-1]}", file=sys.stderr, flush=True)
     print("| | samples/s | of plain PyTorch | first round after, s | memory, MB |\n|---|---:|---:|---:|---:|")
@@ -264,6 +266,15 @@ def main(turns: int, rounds: int, names: list[str]) -> None:
         print(f"| {' | '.join(cells)} |")
     packages = ", ".join(f"{package} {version(package)}" for package in ("torch", "flwr", "ray", "pfl"))
     print(f"\nMedians of {turns} turns of {rounds} rounds; {CORES} cores; {packages}.")
+    return found
+
+
+def store(found: dict[str, list[dict[str, float]]]) -> None:
+    from kept import keep  # only here: the processes whose memory is measured do without it
+
+    for name, turns in found.items():
+        ratios = [one["speed"] / base["speed"] for one, base in zip(turns, found["plain"], strict=True)]
+        keep("peers", name, ratio=ratios, **{key: [one[key] for one in turns] for key in turns[0]})
 
 
 if __name__ == "__main__":
@@ -271,4 +282,11 @@ if __name__ == "__main__":
         torch.set_num_threads(1)
         globals()[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 5, int(sys.argv[2]) if len(sys.argv) > 2 else 40, list(PEERS))
+        parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+        parser.add_argument("--turns", type=int, default=5)
+        parser.add_argument("--rounds", type=int, default=40)
+        parser.add_argument("--keep", action="store_true", help="put what was measured into results/measured.csv")
+        given = parser.parse_args()
+        found = main(given.turns, given.rounds)
+        if given.keep:
+            store(found)

@@ -1,4 +1,4 @@
-"""What a step of 100 newcomers costs when 1,000 to 100,000 clients are registered: `scale.py [COUNTS] [--turns N]`.
+"""What a step of 100 newcomers costs when 1,000 to 100,000 clients are registered: `scale.py [COUNTS] [--keep]`.
 
 The registered clients are not trained: their memories, the ledger and the state are put together as they would be, and
 written as a snapshot. From there a process takes in 100 newcomers, 20 rounds of 10, and times its parts; another is
@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from kept import keep
 from torch import nn
 
 from pfeddsh import Config
@@ -174,6 +175,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--killed", type=int)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--keep", action="store_true", help="put what was measured into results/measured.csv")
     given = parser.parse_args()
     if given.job == "build":
         return build(given.folder, given.registered)
@@ -190,6 +192,9 @@ def main() -> None:
             for count in counts:
                 turns[count].append(measure(Path(scratch) / str(count), count))
     report(turns)
+    if given.keep:
+        for count, told in turns.items():
+            keep("scale", f"{count}", **{part: [turn[part] for turn in told] for part in told[0]})
 
 
 def report(turns: dict[int, list[dict[str, float]]]) -> None:

@@ -1,8 +1,10 @@
 """More clients than a hypernetwork has directions: 600 in the default configuration of `pfeddsh-hyper`, small data.
 
 Prints whether anything was warned of, and by how much the deviation of any earlier client changed: rounding, no more.
+With `--keep`, the numbers go to results/measured.csv.
 """
 
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from kept import keep
 from torch import Tensor
 
 from pfeddsh import Config
@@ -59,6 +62,9 @@ def main() -> None:
         size = max(float(deviation.abs().max()) for deviation in federation.before.values())
     print(f"{CLIENTS} clients, warnings: {federation.ledger.warnings or 'none'}")
     print(f"largest change of a deviation {worst:.1e}; largest weight of a deviation {size:.1e}")
+    if sys.argv[1:] == ["--keep"]:
+        count = float(len(federation.ledger.warnings))
+        keep("six hundred", "pfeddsh-hyper", change=worst, size=size, warnings=count)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
-"""How long the status page takes to show a federation of so many sites in a browser: `status_page.py [SITES] [TURNS]`.
+"""How long the status page takes to show a federation of so many sites in a browser.
+
+    python benchmarks/status_page.py --keep    # 10,000 sites, five turns, into results/measured.csv
 
 Needs the package playwright and a chromium; the time is from asking for the page to the first row of its clients.
 """
 
+import argparse
 import json
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from kept import keep
 from playwright.sync_api import sync_playwright
 
 from pfeddsh.live.coordinator.page import serve_page
@@ -37,7 +40,12 @@ def status(sites: int) -> dict[str, object]:
 
 
 def main() -> None:
-    sites, turns = (int(text) for text in [*sys.argv[1:], "10000", "5"][:2])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sites", type=int, default=10_000)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--keep", action="store_true", help="add the seconds to results/measured.csv")
+    arguments = parser.parse_args()
+    sites, turns = arguments.sites, arguments.turns
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as driver:
         (Path(scratch) / "status.json").write_text(json.dumps(status(sites)))
@@ -54,6 +62,8 @@ def main() -> None:
         server.shutdown()
     median, most = statistics.median(seconds), max(seconds)
     print(f"status page of {sites:,} sites: {median:.2f} s (median of {turns}; most {most:.2f})")
+    if arguments.keep:
+        keep("status_page", f"{sites} sites", seconds=seconds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Federated training throughput divided by that of plain PyTorch, from one run: `throughput.py [MODEL...]`, or `all`.
+"""Federated training throughput divided by that of plain PyTorch, from one run: `throughput.py [MODEL...] [--keep]`.
 
 Plain PyTorch is as many single-thread processes as there are cores, each an ordinary autograd and torch.optim.SGD loop
 over the same network and images, nothing else. The federation is FedAvg with 4 of 100 clients of 500 images a round
@@ -7,6 +7,7 @@ kind of data it was made for. The two take turns, so that whatever else the mach
 second it prints samples per second of core time, which other load disturbs less, and in which nobody waits.
 """
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from kept import keep
 from photographs import family, memory
 from torch import nn
 
@@ -120,7 +122,8 @@ class Counter:
             self.ends.append(time.perf_counter())
 
 
-def main(name: str) -> None:
+def main(name: str) -> dict[str, list[float]]:
+    """What was measured, turn by turn, also printed."""
     case = CASES[name]
     rounds, train = case.rounds, CLIENTS * case.examples
     cores = os.cpu_count() or 1
@@ -157,20 +160,29 @@ def main(name: str) -> None:
         engine.close()
         federation.checkpoints.wait()
     print(f"{name}, {'x'.join(map(str, case.shape))}")
-    for what, ours, theirs in zip(
-        ("", ", core time"), zip(*federated, strict=True), zip(*ordinary, strict=True), strict=True
+    kept = {"memory": [megabytes]}
+    for what, suffix, ours, theirs in zip(
+        ("", ", core time"), ("", "_core"), zip(*federated, strict=True), zip(*ordinary, strict=True), strict=True
     ):
         ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
         each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
         print(f"plain PyTorch, {cores} processes   {statistics.median(theirs):8,.0f} samples/s{what}")
         print(f"federation (FedAvg, pool)     {statistics.median(ours):8,.0f} samples/s{what}")
         print(f"ratio, median of {TURNS} turns      {statistics.median(ratios):8.2f}   (each: {each})")
+        kept |= {f"ratio{suffix}": ratios, f"ours{suffix}": list(ours), f"plain{suffix}": list(theirs)}
     print(f"memory with {cores} workers         {megabytes:8,.0f} MB (sum of proportional set sizes)")
+    return kept
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--plain"]:
         print(*plain(sys.argv[2], float(sys.argv[3]), sys.argv[4]))
     else:
-        for name in (list(CASES) if sys.argv[1:] == ["all"] else sys.argv[1:]) or ["lenet"]:
-            main(name)
+        parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+        parser.add_argument("models", nargs="*", default=["lenet"], metavar="MODEL", help=", ".join(CASES))
+        parser.add_argument("--keep", action="store_true", help="put what was measured into results/measured.csv")
+        given = parser.parse_args()
+        for name in given.models:
+            found = main(name)
+            if given.keep:
+                keep("throughput", name, **found)

@@ -1,4 +1,4 @@
-"""What a whole run of pFedDSH costs against FedAvg's, and where it goes: `whole_run.py [DATASET SCHEDULE ROUNDS]`.
+"""What a run of pFedDSH costs against FedAvg's, and where it goes: `whole_run.py [DATASET SCHEDULE ROUNDS] [--keep]`.
 
 Both take turns in one process, so the times are seconds of one core and what else the machine does matters little.
 Local-only controls, which every method shares, are computed before, by the run whose memory is looked at. `ROUNDS`
@@ -6,15 +6,16 @@ are those of step 1, later steps have half of them; what happens at the ends of 
 fewer than in a real run overstate the ratio.
 """
 
+import argparse
 import os
 import statistics
-import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from pathlib import Path
 
+from kept import keep
 from peers import memory
 
 from pfeddsh.config import Config
@@ -67,7 +68,8 @@ def peak(config: Config, out: Path) -> float:
     return max(seen)
 
 
-def main(dataset: str, schedule: str, rounds: int) -> None:
+def main(dataset: str, schedule: str, rounds: int) -> dict[str, list[float]]:
+    """What was measured, turn by turn, also printed."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         os.environ["PFEDDSH_CACHE"] = place
@@ -87,7 +89,17 @@ def main(dataset: str, schedule: str, rounds: int) -> None:
     print(f"memory of pfeddsh with two workers, at most: {most:,.0f} MB (sum of proportional set sizes)")
     print(f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
 
+    each = {f"{m} {kind}": [turn[kind] for turn in found[m]] for m in METHODS for kind in found[m][0]}
+    return {"ratio": ratios, "memory": [most], **each}
+
 
 if __name__ == "__main__":
-    given = sys.argv[1:] or ["digits", "20+4x3", "60"]
-    main(given[0], given[1], int(given[2]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dataset", nargs="?", default="digits")
+    parser.add_argument("schedule", nargs="?", default="20+4x3")
+    parser.add_argument("rounds", nargs="?", type=int, default=60)
+    parser.add_argument("--keep", action="store_true", help="put what was measured into results/measured.csv")
+    given = parser.parse_args()
+    found = main(given.dataset, given.schedule, given.rounds)
+    if given.keep:
+        keep("whole run", f"{given.dataset} {given.schedule} {given.rounds}", **found)

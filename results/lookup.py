@@ -36,6 +36,18 @@ def measured(benchmark: str, case: str, quantity: str) -> Turns:
     return Turns(tuple(map(float, found[0].split())))
 
 
+def was_measured(benchmark: str, case: str, quantity: str) -> bool:
+    return bool(rows("measured.csv", benchmark=benchmark, case=case, quantity=quantity))
+
+
+def machine(benchmark: str) -> str:
+    """Where all of it was measured: rows of several machines stand in no table together."""
+    found = {row["machine"] for row in rows("measured.csv", benchmark=benchmark)}
+    if len(found) != 1:
+        raise LookupError(f"rows of measured.csv with {benchmark} are of {len(found)} machines, one was expected")
+    return found.pop()
+
+
 def one(name: str, column: str, **equal: str) -> float:
     """The number in this column of the one row with these values."""
     found = [row[column] for row in rows(name, **equal)]

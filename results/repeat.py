@@ -1,8 +1,9 @@
 """Run kept results again, and compare every accuracy to the bit: `python results/repeat.py [NAME...]`.
 
-Without names, five methods that have not changed since: what grew around them must not have moved a bit. Needs the
+Without names, six methods that have not changed since: what grew around them must not have moved a bit. Needs the
 datasets under PFEDDSH_DATA. Bits are those of one kind of processor and one version of PyTorch: elsewhere, run the
-revision that `environment.revision` names as well, and compare with its results by `--kept FOLDER`.
+revision that `environment.revision` names as well, and compare with its results by `--kept FOLDER`. With `--keep`, how
+many accuracies differ goes to results/measured.csv.
 """
 
 import argparse
@@ -13,12 +14,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from measured import keep
+
 from pfeddsh.config import Config
 from pfeddsh.configure import build
 from pfeddsh.federation.run import resume, run
 
 HERE = Path(__file__).parent
-FIVE = [f"tiny-imagenet-{method}-80+20-seed0" for method in ("fedavg", "fedper", "fedrep", "pfedhn", "local")]
+METHODS = ("local", "fedavg", "fedper", "fedrep", "pfedhn", "pfeddsh")
+SIX = [f"tiny-imagenet-{method}-80+20-seed0" for method in METHODS]
 COMPARED = ("batch", "acc", "acc_before_replay", "local")
 
 
@@ -55,10 +59,11 @@ def differences(kept: Any, found: Any) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=FIVE)
+    parser.add_argument("names", nargs="*", default=SIX)
     parser.add_argument("--kept", type=Path, default=HERE, help="the folder of the results to compare with")
     parser.add_argument("--engine", default="pool", help="serial: one core, the same bits")
     parser.add_argument("--interrupt", type=int, default=0, help="stop after so many rounds, and resume")
+    parser.add_argument("--keep", action="store_true", help="put it into results/measured.csv, whatever it is")
     choice = parser.parse_args()
     folder, failed = HERE.parent / "runs" / f"repeat-{choice.engine}", False
     shutil.rmtree(folder, ignore_errors=True)
@@ -73,7 +78,11 @@ def main() -> None:
             said = f"{len(gaps)} numbers differ, at most by {max(gaps):.2f}" if gaps else "the same bits"
             print(f"{name}, {field} (kept from {kept['environment']['revision']}): {said}", flush=True)
             failed |= bool(gaps)
-    sys.exit(failed)
+        if choice.keep:
+            count = sum(value is not None for row in kept["acc"] for value in row)
+            differ, moved = differences(kept["acc"], found["acc"]), found["acc_end_mean"] - kept["acc_end_mean"]
+            keep("repeat", name, of=count, differ=len(differ), most=max(differ, default=0.0), end=moved)
+    sys.exit(failed and not choice.keep)
 
 
 if __name__ == "__main__":

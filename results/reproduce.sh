@@ -9,14 +9,15 @@ parts=(
     # the tables
     table1 controls guard guard-finetune frozen more-seeds more-seeds-controls rivals more-controls variants seeds
     dirichlet dirichlet-controls
-    datasets datasets-seeds controls-datasets guard-finetune-datasets datasets-more-seeds pneumonia pneumonia-convnet demo
+    datasets datasets-seeds controls-datasets guard-finetune-datasets datasets-more-seeds pneumonia pneumonia-convnet demo demo-seeds
     # which part does what
     ablation own-protections own-protections-datasets paper-form deviation investigations replay sensitivity
     guard-rivals frozen-rivals frozen-datasets frozen-rivals-datasets
     # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks, privacy
-    regret ceilings recipes trials robust privacy
+    regret ceilings recipes trials robust privacy doors
     growth resnet8 resnet8-frozen resnet8-small counted counted-datasets prior statistics fedselect round-robin
-    latency   # wants a quiet machine
+    story repeat       # the federation on one machine, on several seeds; whether kept results repeat on this processor
+    latency live speed # want a quiet machine
     documents # figures and texts, from whatever is there
 )
 
@@ -62,6 +63,24 @@ part() {
         once privacy-cohorts "$python" benchmarks/privacy.py --keep --cohorts || failed=1
         once membership "$python" benchmarks/membership.py --keep || failed=1
         once inversion "$python" benchmarks/inversion.py --keep --clients 0 1 2 3 4 || failed=1
+        ;;
+    demo-seeds) once demo-seeds "$python" benchmarks/demo.py --keep || failed=1 ;;
+    story) once story "$python" benchmarks/story.py --keep || failed=1 ;;
+    repeat) once repeat "$python" results/repeat.py --keep || failed=1 ;;
+    doors) once doors "$python" benchmarks/doors.py --keep || failed=1 ;;
+    live)
+        once live-4 "$python" benchmarks/live.py --keep || failed=1
+        once live-16 "$python" benchmarks/live.py --keep --nodes 16 --rounds 2 --only ours || failed=1
+        once large-reply "$python" benchmarks/large_reply.py --keep || failed=1
+        ;;
+    speed)
+        once throughput "$python" benchmarks/throughput.py --keep lenet mlp convnet resnet8 resnet20 resnet18 || failed=1
+        once whole-run-digits "$python" benchmarks/whole_run.py --keep || failed=1
+        once whole-run-cifar10 "$python" benchmarks/whole_run.py --keep cifar10 80+20 200 || failed=1
+        for name in hypernetwork cohort scale six_hundred status_page photographs; do
+            once "$name" "$python" "benchmarks/$name.py" --keep || failed=1
+        done
+        make .venv-peers/.ready && once peers .venv-peers/bin/python benchmarks/peers.py --keep || failed=1
         ;;
     latency) # nothing of other plans is reused: it would cost no time
         compare "$plan" --jobs 1 --cache runs/latency-cache && "$python" results/latency.py runs/latency || failed=1

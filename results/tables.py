@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import demo_seeds
 import lookup
 import privacy_rows
 import sites
@@ -33,9 +34,9 @@ All runs in `results/`, by `python results/tables.py`. The tests here compare me
 correct within one table. [results.md](results.md#newcomers-after-their-step) tests pFedDSH against all settings of the
 others, and corrects over all places.
 """
-WHOLE = ("results", "technical-report")  # pages that are made of a template
+WHOLE = ("results", "technical-report", "performance", "scale")  # pages that are made of a template
 MARKED = [HERE.parent / "README.md", *(HERE.parent / "docs" / f"{name}.md" for name in (
-    "baselines", "deviations", "first-form", "demo", "medical", "privacy", "robustness",
+    "baselines", "deviations", "first-form", "demo", "medical", "operations", "privacy", "robustness",
 ))]  # fmt: skip  # those with a part between two marks
 
 
@@ -79,7 +80,8 @@ def rendered(runs: Runs, template: str) -> str:
         "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
         "original": lookup.original, "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form,
         "printed": lookup.printed, "printed_ablation": lookup.printed_ablation,
-        "measured": lookup.measured, "sites": sites, "privacy": privacy_rows,
+        "measured": lookup.measured, "was_measured": lookup.was_measured, "machine": lookup.machine,
+        "sites": sites, "demo": demo_seeds.found, "privacy": privacy_rows,
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
         "payload": lambda method: payload(runs, method), "min": min, "max": max,
         "hours": lambda: (runs.seconds + tuning.seconds) / 3600, "count": runs.count + tuning.count,

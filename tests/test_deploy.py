@@ -167,6 +167,10 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", *copies], capture_output=True, text=True)
     complaints = [line for line in done.stderr.splitlines() if str(tmp_path) in line or "pfeddsh" in line]
     assert complaints == []
+    rated = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=20", *copies], capture_output=True, text=True
+    )
+    assert rated.returncode == 0, rated.stdout + rated.stderr  # tenths of its scale, to 10
 
 
 @pytest.mark.skipif(shutil.which("logrotate") is None, reason="needs logrotate")

@@ -157,6 +157,44 @@ def test_a_number_that_no_row_has_cannot_be_told(script):
         script["lookup"].tuned("fedavg", "statistics=none")
 
 
+def test_the_demo_on_several_seeds_is_in_order_and_says_who_is_ahead_on_which_seed(script, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    row = runpy.run_path(str(ROOT / "benchmarks" / "demo.py"))["row"]
+    drifts = {"pfeddsh": (3.0, -1.0), "fedavg-prior": (-4.0, 0.0), "fedper": (-9.0, -9.0)}
+    drifts |= {method: (-20.0, -20.0) for method in ("fedavg", "local")}
+    runs = [
+        results(method, "80+20", seed, drift=drift)
+        | {"environment": {"revision": "abc"}, "pa_zero_shot": [None, None] if method == "fedper" else [-60.0, 1.0]}
+        for method, both in drifts.items()
+        for seed, drift in enumerate(both)
+    ]
+    kept = [row(run) for run in runs]
+    assert kept[0]["revision"] == "abc" and kept[4]["at_once"] == ""
+    monkeypatch.setattr(script["demo_seeds"], "rows", lambda name: kept)
+    found = script["demo_seeds"].found()
+    assert list(found)[:3] == ["pfeddsh", "fedavg-prior", "fedper"]
+    ours, prior = found["pfeddsh"], found["fedavg-prior"]
+    assert ours.ahead(prior) == [0] and prior.ahead(ours) == [1] and found["fedper"].ahead(ours) == []
+    assert prior.serves_at_once and not found["fedper"].serves_at_once
+    assert prior.change < 0 < ours.change and prior.spread > 0
+
+
+def test_the_federation_on_one_machine_is_told_as_it_ended(script, monkeypatch):
+    """Also a seed that went badly."""
+    at = {"alone": "80", "at_once": "90", "after": "91", "earlier_before": "90", "earlier": "3"}
+    story = [
+        at | {"seed": "0", "earlier_after": "92", "accepted": "2"},
+        at | {"seed": "1", "earlier_after": "89", "accepted": "1"},
+        at | {"seed": "2", "earlier_after": "90", "accepted": "0", "after": "90"},
+    ]
+    inside, real = script["rendered"].__globals__, script["rendered"].__globals__["rows"]
+    monkeypatch.setitem(inside, "rows", lambda name, **by: story if name == "story.csv" else real(name, **by))
+    told = script["rendered"](script["Runs"](), "operations.md.j2")
+    assert "With seed 0 the mean of the earlier sites rises most, by 2.0 points." in told
+    assert "With seed 1 the earlier sites end lower." in told and "With seed 2 the earlier sites declined." in told
+    assert "With seed 2 the late sites gained nothing" in told and "| 2 of 3 |" in told
+
+
 def test_the_technical_report_is_one_file():
     page = runpy.run_path(str(ROOT / "results" / "paper.py"))["page"]
     made = page("# A title\n\n![growth](growth.png)\n\n| a |\n|---|\n| 1 |\n")
