@@ -4,7 +4,7 @@ The attack of Geiping et al. (2020, "Inverting gradients"): cosine distance, tot
 restarts, of which the attacker keeps the best by its own loss. The attacker is the coordinator: it knows the weights,
 that images are grey, and, here, the labels. An attack that fails shows that this attack fails, and nothing more.
 
-    python benchmarks/inversion.py --docs       # table and figure of docs/privacy.md
+    python benchmarks/inversion.py --keep       # rows of results/inversion.csv, and docs/inversion.png
 """
 
 import argparse
@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.nn.functional as F
-from privacy import DOCS, put
+from kept import keep_rows
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
@@ -27,6 +27,7 @@ from pfeddsh.federation.workbench import Call, Workbench
 from pfeddsh.mechanisms.privacy import Protection, protect, repeatable
 from pfeddsh.messages import Message
 from pfeddsh.models.base import Model
+from pfeddsh.results.ledger import revision
 
 VARIATION, RATE, CLIP, WINDOW = 1e-2, 0.1, 0.2, 7
 UPLOADS: dict[str, float | None] = {  # what the coordinator gets: as it is, or clipped and with this noise
@@ -135,20 +136,20 @@ def cases(bench: Workbench, client: int, effort: float) -> list[Case]:
         found.append(Case(name, images[some], labels[some], visit.lr * delta, int(effort * steps), restarts))
     sent = bench.run(Call("local", visit, Message({"theta": theta})))[0]
     delta = sent["delta"] if "delta" in sent else theta - sent["theta"]
-    return [*found, Case(f"a visit: {len(labels)} images", images, labels, delta, int(effort * 400), 1)]
+    return [*found, Case("a visit", images, labels, delta, int(effort * 400), 1)]
 
 
-def inversion(clients: list[int], effort: float) -> tuple[str, list[tuple[str, Tensor]]]:
-    """A table, and the images of the first client."""
+def inversion(clients: list[int], effort: float) -> tuple[list[dict[str, str]], list[tuple[str, Tensor]]]:
+    """Rows of results/inversion.csv, and the images of the first client."""
     bench = Workbench(build({"dataset": "digits", "method": "pfeddsh", "engine": "serial"}))
     model, theta = bench.task.model, bench.task.theta0
     everyone = [bench.shard(k).train[0][:, :1] for k in range(bench.plan.clients)]
     box = float(torch.cat(everyone).min()), float(torch.cat(everyone).max())
-    scores: dict[tuple[str, str], list[list[float]]] = {}
+    rows = []
     shown: list[tuple[str, Tensor]] = []
     for client in clients:
         others = torch.cat([images for k, images in enumerate(everyone) if k != client])
-        for number, case in enumerate(cases(bench, client, effort)):
+        for case in cases(bench, client, effort):
             shown += [("itself", case.images[:4, :1])] if client == clients[0] else []
             for name, noise in UPLOADS.items():
                 told = Message({"delta": case.delta})
@@ -158,18 +159,15 @@ def inversion(clients: list[int], effort: float) -> tuple[str, list[tuple[str, T
                 found = invert(model, theta, told["delta"], case.labels, box, client, case)
                 found = levelled(found, others, box)
                 found = matched(case.images[:, :1], found, case.labels)
-                row = score(case, found, others, box)
-                scores.setdefault((("one image", "four images", "a visit")[number], name), []).append(row)
+                own, alike, nearest, share = score(case, found, others, box)
+                rows.append({
+                    "upload of": case.name, "sent": name, "client": str(client), "images": str(len(case.labels)),
+                    "psnr": f"{own:.3f}", "ssim": f"{alike:.4f}", "psnr with the nearest": f"{nearest:.3f}",
+                    "nearer to itself": f"{share:.2f}", "effort": f"{effort:g}", "revision": revision() or "",
+                })  # fmt: skip
                 shown += [(name, found[:4])] if client == clients[0] else []
-                print(client, case.name, name, [round(value, 2) for value in row], flush=True)
-    lines = ["| upload of | sent | PSNR, dB | SSIM | PSNR with the nearest image of others, dB | nearer to itself, % |"]
-    lines.append("|---|---|---:|---:|---:|---:|")
-    for (case_name, name), rows in scores.items():
-        own, alike, nearest, share = np.mean(rows, 0)
-        lines.append(f"| {case_name} | {name} | {own:.1f} | {alike:.2f} | {nearest:.1f} | {share:.0f} |")
-    return "\n".join(
-        [*lines, "", f"Clients {', '.join(map(str, clients))}; {effort:g} of the attack's full effort."]
-    ), shown
+                print(*rows[-1].values(), flush=True)
+    return rows, shown
 
 
 def draw(shown: list[tuple[str, Tensor]], path: Path) -> None:
@@ -188,14 +186,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", nargs="+", type=int, default=[0], help="whose uploads are inverted")
     parser.add_argument("--effort", type=float, default=1.0, help="of 1000 steps of the search, 400 for a visit")
-    parser.add_argument("--docs", action="store_true", help="write figure and table into docs/")
+    parser.add_argument("--keep", action="store_true", help="add the rows to results/, and draw the figure in docs/")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    table, shown = inversion(given.clients, given.effort)
-    print(table)
-    if given.docs:
-        put("benchmarks/inversion.py", table)
-        draw(shown, DOCS / "inversion.png")
+    rows, shown = inversion(given.clients, given.effort)
+    if given.keep:
+        keep_rows("inversion.csv", rows, ["upload of", "sent", "client", "effort"])
+        draw(shown, Path(__file__).parents[1] / "docs" / "inversion.png")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 One threshold for all clients (Yeom et al. 2018). As a check that the attack can find something at all, the same is done
 to clients that train alone and long. It uses the runs of benchmarks/privacy.py, or makes them:
 
-    python benchmarks/membership.py --out runs/privacy --docs
+    python benchmarks/membership.py --out runs/privacy --keep     # rows of results/membership.csv
 """
 
 import argparse
@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from privacy import measure, name, put
+from kept import keep_rows
+from privacy import measure, name
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from pfeddsh.configure import build
@@ -31,11 +32,11 @@ LONG = ("digits-long", "local", 0.0, 0.0)  # the check
 def losses(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Losses of every client's served model on the images it trained on, and on its test images."""
     bench = Workbench(build(read(folder / "config.toml")))
-    federation = Federation(bench, Serial(bench), Checkpoints(folder / "state"), [])
+    serving = Federation(bench, Serial(bench), Checkpoints(folder / "state"), []).serving
     seen, unseen = [], []
     for client in range(bench.plan.clients):
-        served, data = federation.personal([client])[client], bench.shard(client)
-        model = bench.method.current(served, data, federation.memories[client])
+        served, data = serving.personal([client])[client], bench.shard(client)
+        model = bench.method.current(served, data, serving.memories[client])
         for examples, into in ((data.train, seen), (data.test, unseen)):
             logits = bench.method.logits(model, examples[0], served)
             into.append(F.cross_entropy(logits, examples[1], reduction="none").numpy())
@@ -49,32 +50,32 @@ def found(seen: np.ndarray, unseen: np.ndarray) -> tuple[float, float]:
     return float(roc_auc_score(truth, score)), 100 * float(right[false <= FALSE].max())
 
 
-def membership(out: Path) -> str:
-    lines = ["| method | clip | noise | accuracy, % | AUC | found at 1 % false alarms, % |"]
-    lines.append("|---|---:|---:|---:|---:|---:|")
+def membership(out: Path) -> list[dict[str, str]]:
+    rows = []
     levels = [("digits", method, *level) for method in ("pfeddsh", "fedavg-prior") for level in LEVELS]
     for protocol, method, clip, noise in [*levels, LONG]:
         results = measure(protocol, method, clip, noise, SEED, out)
         seen, unseen = losses(out / name(protocol, method, clip, noise, SEED))
         area, caught = found(seen, unseen)
-        who = "alone, ten times as long" if protocol == LONG[0] else method
-        what = [who, f"{clip:g}" if clip else "none", f"{noise:g}" if noise else "none"]
-        lines.append(f"| {' | '.join(what)} | {results['acc_end_mean']:.1f} | {area:.3f} | {caught:.1f} |")
-        print(lines[-1], flush=True)
-    return "\n".join(
-        [*lines, "", f"{len(seen)} images that were trained on, {len(unseen)} that were not; chance is 0.5 and 1 %."]
-    )
+        rows.append({
+            "protocol": protocol, "method": method, "clip": f"{clip:g}", "noise": f"{noise:g}", "seed": str(SEED),
+            "accuracy": f"{results['acc_end_mean']:.4f}", "auc": f"{area:.6f}", "found": f"{caught:.4f}",
+            "trained on": str(len(seen)), "others": str(len(unseen)),
+            "revision": results["environment"]["revision"] or "",
+        })  # fmt: skip
+        print(*rows[-1].values(), flush=True)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/privacy"))
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/privacy.md")
+    parser.add_argument("--keep", action="store_true", help="add the rows to results/membership.csv")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    table = membership(given.out)
-    if given.docs:
-        put("benchmarks/membership.py", table)
+    rows = membership(given.out)
+    if given.keep:
+        keep_rows("membership.csv", rows, ["protocol", "method", "clip", "noise", "seed"])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ parts=(
     # which part does what
     ablation own-protections own-protections-datasets paper-form deviation investigations replay sensitivity
     guard-rivals frozen-rivals frozen-datasets frozen-rivals-datasets
-    # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks
+    # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks, privacy
     regret ceilings recipes trials robust privacy doors
     growth resnet8 resnet8-frozen resnet8-small counted counted-datasets prior statistics fedselect round-robin
     story repeat       # the federation on one machine, on several seeds; whether kept results repeat on this processor
@@ -60,6 +60,7 @@ part() {
         for protocol in digits digits-half cifar10; do
             once "privacy-$protocol" "$python" benchmarks/privacy.py --keep --protocol "$protocol" || failed=1
         done
+        once privacy-cohorts "$python" benchmarks/privacy.py --keep --cohorts || failed=1
         once membership "$python" benchmarks/membership.py --keep || failed=1
         once inversion "$python" benchmarks/inversion.py --keep --clients 0 1 2 3 4 || failed=1
         ;;
@@ -84,7 +85,7 @@ part() {
     latency) # nothing of other plans is reused: it would cost no time
         compare "$plan" --jobs 1 --cache runs/latency-cache && "$python" results/latency.py runs/latency || failed=1
         ;;
-    documents) "$python" results/figure.py && "$python" results/tables.py || failed=1 ;;
+    documents) "$python" results/figure.py && "$python" results/privacy_figure.py && "$python" results/tables.py || failed=1 ;;
     *)
         if [[ $1 == pneumonia* ]]; then
             mkdir -p runs

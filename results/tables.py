@@ -12,6 +12,7 @@ from pathlib import Path
 
 import demo_seeds
 import lookup
+import privacy_rows
 import sites
 from behind import behind, losers
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -35,7 +36,7 @@ others, and corrects over all places.
 """
 WHOLE = ("results", "technical-report", "performance", "scale")  # pages that are made of a template
 MARKED = [HERE.parent / "README.md", *(HERE.parent / "docs" / f"{name}.md" for name in (
-    "baselines", "deviations", "first-form", "demo", "medical", "operations", "robustness",
+    "baselines", "deviations", "first-form", "demo", "medical", "operations", "privacy", "robustness",
 ))]  # fmt: skip  # those with a part between two marks
 
 
@@ -80,7 +81,7 @@ def rendered(runs: Runs, template: str) -> str:
         "original": lookup.original, "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form,
         "printed": lookup.printed, "printed_ablation": lookup.printed_ablation,
         "measured": lookup.measured, "was_measured": lookup.was_measured, "machine": lookup.machine,
-        "sites": sites, "demo": demo_seeds.found,
+        "sites": sites, "demo": demo_seeds.found, "privacy": privacy_rows,
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
         "payload": lambda method: payload(runs, method), "min": min, "max": max,
         "hours": lambda: (runs.seconds + tuning.seconds) / 3600, "count": runs.count + tuning.count,
