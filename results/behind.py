@@ -55,7 +55,8 @@ def leads(cell: Cell, own: Cell, measure: str) -> dict[int, float]:
 
 
 def _ahead(group: Group, own: Cell, measure: str) -> str:
-    found = [(leads(cell, own, measure), cell) for cell in others(group)]
+    told = (cell for cell in others(group) if measure != "pa" or ("existing", "keep") not in cell.variant.settings)
+    found = [(leads(cell, own, measure), cell) for cell in told]  # newcomers do not notice what existing clients keep
     return "; ".join(text for each, cell in sorted(found, key=_largest) if (text := _told(each, cell)))
 
 

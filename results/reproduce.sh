@@ -11,7 +11,7 @@ parts=(
     dirichlet dirichlet-controls
     datasets datasets-seeds controls-datasets guard-finetune-datasets datasets-more-seeds pneumonia pneumonia-convnet demo demo-seeds
     # which part does what
-    ablation own-protections own-protections-datasets paper-form deviation investigations replay sensitivity
+    ablation own-frozen own-frozen-datasets paper-form deviation investigations replay sensitivity
     guard-rivals frozen-rivals frozen-datasets frozen-rivals-datasets
     # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks, privacy
     regret ceilings recipes trials robust privacy doors

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+import keeping
+
 from pfeddsh.report import measures
 from pfeddsh.report.grouping import Cell, Group, group_runs
 from pfeddsh.report.read import Run, gather
@@ -14,6 +16,7 @@ from pfeddsh.storage.files import write_text
 HERE = Path(__file__).parent
 MEASURES: dict[str, tuple[measures.Measure, str]] = {
     "end": (measures.everyone_at_the_end, ".1f"),
+    "kept": (keeping.at_the_end, ".1f"),
     "lost": (measures.lost, ".0f"),
     "first": (measures.first_step, ".1f"),
     "change": (measures.ri_total, "+.1f"),
@@ -27,8 +30,9 @@ Protocol = tuple[tuple[str, object], ...]
 
 
 class Runs:
-    """All runs of a folder. `protocol` names what departs from the default one, such as alpha=0.5.
+    """All runs of a folder, and each also as if existing clients had kept their models (keeping.py).
 
+    `protocol` names what departs from the default one, such as alpha=0.5.
     Seeds from 100 on are those that settings were chosen on: they stand apart, and no table mixes them with others.
     """
 
@@ -37,8 +41,8 @@ class Runs:
         chosen = [run for run in runs if (run.results.seed >= TUNING) == tuning]
         self.count = len(chosen)
         self.seconds = sum(run.results.seconds.total for run in chosen)  # of one core
-        groups, problems = group_runs(chosen)
-        self.groups = sorted(groups, key=lambda group: bool(_departs(group)))  # the usual protocol first
+        self.made, problems = _grouped(chosen)  # what was run
+        self.groups, _ = _grouped(chosen + keeping.derived(chosen))
         self.problems = unread + problems  # what a reader must be warned of
         self.cells: dict[tuple[str, str, str, Protocol], Cell] = {
             (group.setting.dataset, group.schedule, cell.label, _departs(group)): cell
@@ -73,6 +77,12 @@ class Runs:
         rivals = [self.values("end", other, schedule, **where) for other in others]
         best = {seed: max((rival[seed] for rival in rivals if seed in rival), default=None) for seed in own}
         return {seed: own[seed] - value for seed, value in sorted(best.items()) if value is not None}
+
+
+def _grouped(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
+    """The usual protocol first."""
+    groups, problems = group_runs(runs)
+    return sorted(groups, key=lambda group: bool(_departs(group))), problems
 
 
 @cache

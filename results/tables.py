@@ -42,7 +42,7 @@ MARKED = [HERE.parent / "README.md", *(HERE.parent / "docs" / f"{name}.md" for n
 
 def all_tables(runs: Runs) -> str:
     """What `pfeddsh report` makes of the runs, in one file."""
-    made = {table.name: markdown(table).strip() for table in tables.build(runs.groups)}
+    made = {table.name: markdown(table).strip() for table in tables.build(runs.made)}
     parts = [made[name] for name in PARTS if name in made]  # a part without runs is not made
     return "\n\n".join([INTRODUCTION.strip(), *parts]) + "\n"
 

@@ -6,9 +6,13 @@ ORACLES = ("central", "joint")  # what the setting forbids: never the best of a 
 CONTROLS = (
     "fedavg-prior", "fedavg-prior-finetune", "fedavg-prior-finetune, existing=guard",
     "fedavg-prior-finetune, later=frozen", "fedavg-prior, existing=keep", "fedavg-prior, existing=guard",
-    "fedavg-prior, later=frozen", "fedavg-prior, later=frozen-head", "fedper-prior", "fedrep-prior", "ditto-prior",
+    "fedavg-prior, later=frozen", "fedavg-prior, later=frozen-head", "fedper-prior", "fedper-prior, existing=keep",
+    "fedrep-prior", "fedrep-prior, existing=keep", "ditto-prior", "ditto-prior, existing=keep", "local-prior",
 )  # fmt: skip  # the simplest methods that could explain what pFedDSH gains: all of them use the prior
-RIVALS = ("fedavg", "fedper", "fedrep", "fedselect", "pfedhn", "pefll", "odpfl-hn", "fedweit", "fedclass", "hr")
+RIVALS = (
+    "fedavg", "fedper", "fedrep", "fedselect", "pfedhn", "pefll", "odpfl-hn", "fedweit", "fedclass", "hr",
+    "pfedhn-embed-only", "pfedhn-local-head", "fedclass-local-head", "hr-local-head",
+)  # fmt: skip  # from the literature, and as their authors or we give them parts of their own
 NAMES = {
     "fedavg": "FedAvg", "fedper": "FedPer", "fedrep": "FedRep", "fedselect": "FedSelect", "pfedhn": "pFedHN",
     "pfedhn-embed-only": "pFedHN, embeddings only", "pfedhn-local-head": "pFedHN, local head",

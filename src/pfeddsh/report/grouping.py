@@ -139,7 +139,7 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     problems: list[str] = []
     gathered: dict[tuple[Setting, tuple[int, ...], Variant], dict[int, Run]] = {}
     for run in runs:
-        key = (_setting(run), parse(run.results.schedule), _variant(run))
+        key = (_setting(run), parse(run.results.schedule), variant_of(run))
         seeds = gathered.setdefault(key, {})
         twin = seeds.setdefault(run.results.seed, run)
         if twin is not run:
@@ -166,7 +166,7 @@ def _setting(run: Run) -> Setting:
     return Setting(run.results.dataset, str(run.results.environment.get("data", "")), shared if protocol else None)
 
 
-def _variant(run: Run) -> Variant:
+def variant_of(run: Run) -> Variant:
     """What clients do in later steps is a setting like any other here; an unknown method has no usual settings."""
     method = run.results.method
     given = run.results.options | {name: (run.protocol or {}).get(name) for name in OWN}
