@@ -7,7 +7,7 @@ command=${PFEDDSH:-.venv/bin/pfeddsh}
 python=${PYTHON:-.venv/bin/python}
 parts=(
     # the tables
-    table1 controls guard guard-finetune frozen more-seeds more-seeds-controls rivals more-controls variants seeds
+    table1 controls guard guard-finetune finetune-rate frozen more-seeds more-seeds-controls rivals more-controls variants seeds
     dirichlet dirichlet-controls
     datasets datasets-seeds controls-datasets guard-finetune-datasets datasets-more-seeds pneumonia pneumonia-convnet demo demo-seeds
     # which part does what
