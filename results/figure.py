@@ -17,7 +17,7 @@ from pfeddsh.report import growth
 from pfeddsh.report.grouping import Cell
 from pfeddsh.report.looks import looks
 
-FIRST_BATCH = ("pfeddsh", "fedavg-prior", "fedper", "fedavg")
+FIRST_BATCH = ("pfeddsh", "fedavg-prior, existing=guard", "fedavg-prior", "fedper", "fedavg")
 GROWTH = ("20+80", "10+90", "20+4x20", "10+9x10")
 LINES = ("pfeddsh", "fedavg-prior", "fedavg-prior-finetune", "fedper", "fedrep", "pefll")  # the tables have all
 

@@ -6,6 +6,7 @@ each client has its accuracy of that moment to the end, to the bit as a run with
 
 from collections.abc import Sequence
 
+from pfeddsh.methods import registry
 from pfeddsh.report.contract import Results
 from pfeddsh.report.grouping import REFERENCES, variant_of
 from pfeddsh.report.read import Run
@@ -19,9 +20,10 @@ def derived(runs: Sequence[Run]) -> list[Run]:
 
 def _may(run: Run) -> bool:
     method, unusual = run.results.method, variant_of(run).settings
-    if run.protocol is None or unusual or method in REFERENCES or method.startswith("pfeddsh-"):
+    entry = registry.METHODS.get(method)
+    if entry is None or unusual or method in REFERENCES or method.startswith("pfeddsh-"):
         return False
-    return run.protocol.get("later") == "newcomers" and run.protocol.get("existing") in ("follow", "guard")
+    return entry.later == "newcomers" and entry.existing in ("follow", "guard")
 
 
 def keeping(run: Run) -> Run:

@@ -18,6 +18,8 @@ MEASURES: dict[str, tuple[measures.Measure, str]] = {
     "end": (measures.everyone_at_the_end, ".1f"),
     "kept": (keeping.at_the_end, ".1f"),
     "lost": (measures.lost, ".0f"),
+    "end_unguarded": (measures.everyone_unguarded, ".1f"),
+    "lost_unguarded": (measures.lost_unguarded, ".0f"),
     "first": (measures.first_step, ".1f"),
     "change": (measures.ri_total, "+.1f"),
     "pa": (measures.pa_mean, "+.1f"),

@@ -31,8 +31,8 @@ PARTS = (
 INTRODUCTION = """# Tables
 
 All runs in `results/`, by `python results/tables.py`. The tests here compare methods with their usual settings, and
-correct within one table. [results.md](results.md#newcomers-after-their-step) tests pFedDSH against all settings of the
-others, and corrects over all places.
+correct within one table. [results.md](results.md#are-the-differences-significant) tests pFedDSH against all settings of
+the others, and corrects over all places.
 """
 WHOLE = ("results", "technical-report", "performance", "scale")  # pages that are made of a template
 MARKED = [HERE.parent / "README.md", *(HERE.parent / "docs" / f"{name}.md" for name in (
@@ -63,6 +63,10 @@ def rendered(runs: Runs, template: str) -> str:
     def lead(others: Sequence[str], schedule: str, **where: object) -> str:
         return ", ".join(f"{value:+.1f}" for value in runs.lead("pfeddsh", others, schedule, **where).values())
 
+    def later_leads(schedule: str, other: str) -> str:
+        found = runs.lead("pfeddsh", [other], schedule, dataset="cifar100")
+        return ", ".join(f"{value:+.1f}" for seed, value in found.items() if seed > 2)
+
     tools = Environment(
         loader=FileSystemLoader(HERE / "text"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True, autoescape=False,
@@ -76,6 +80,7 @@ def rendered(runs: Runs, template: str) -> str:
         "nearest": lambda *place: nearest(runs, *place), "steadiest": lambda: steadiest(runs),
         "furthest": lambda label: furthest(runs, label),
         "mean": mean, "each": each, "each_tuning": lambda *what: each(*what, of=tuning), "lead": lead,
+        "later_leads": later_leads, "subset_trials": sum("subset" in row["variant"] for row in rows("trials.csv")),
         "behind": lambda: behind(runs), "losers": lambda: losers(runs),
         "verdicts": lambda: verdicts(runs), "best_rival": lambda *place: best_rival(runs, *place),
         "original": lookup.original, "trial": lookup.trial, "tuned": lookup.tuned, "first_form": lookup.first_form,

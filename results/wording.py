@@ -4,8 +4,8 @@ from pfeddsh.report.grouping import REFERENCES, Cell
 
 ORACLES = ("central", "joint")  # what the setting forbids: never the best of a table
 CONTROLS = (
-    "fedavg-prior", "fedavg-prior-finetune", "fedavg-prior-finetune, existing=guard",
-    "fedavg-prior-finetune, later=frozen", "fedavg-prior, existing=keep", "fedavg-prior, existing=guard",
+    "fedavg-prior", "fedavg-prior-finetune", "fedavg-prior-finetune, finetune_rate=0.0003",
+    "fedavg-prior-finetune, existing=guard", "fedavg-prior-finetune, later=frozen", "fedavg-prior, existing=keep", "fedavg-prior, existing=guard",
     "fedavg-prior, later=frozen", "fedavg-prior, later=frozen-head", "fedper-prior", "fedper-prior, existing=keep",
     "fedrep-prior", "fedrep-prior, existing=keep", "ditto-prior", "ditto-prior, existing=keep", "local-prior",
 )  # fmt: skip  # the simplest methods that could explain what pFedDSH gains: all of them use the prior
@@ -29,6 +29,7 @@ SETTINGS = {
     "existing=guard": "guard", "existing=keep": "existing clients keep theirs", "later=frozen": "frozen after step 1",
     "later=frozen-head": "frozen but for the head", "statistics=fresh": "fresh statistics",
     "prior=false": "no prior", "replay_first=true": "replay after step 1", "every=1": "every visit",
+    "finetune_rate=0.0003": "gently",
 }  # fmt: skip
 SCHEDULES = ("80+20", "80+4x5", "80+10x2", "20+80", "10+9x10")  # the paper's, and those in which most come later
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet", "sites": "PneumoniaMNIST"}

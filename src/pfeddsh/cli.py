@@ -37,7 +37,7 @@ def front(
         bool, typer.Option("--version", help="print the version", is_eager=True, callback=_version)
     ] = False,
 ) -> None:
-    """Onboard new clients into a personalised federation without retraining or hurting those already served."""
+    """Onboard new clients into a personalised federation without retraining those already served."""
 
 
 for part in (runs, compare_cli, report_cli, lists, data, live_cli, edge_cli, leave_cli, operate_cli):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pfeddsh.report.contract import Results, mean
 from pfeddsh.report.grouping import Cell
-from pfeddsh.results.metrics import changes, cumulative_improvement
+from pfeddsh.results.metrics import changes, cumulative_improvement, lost_share
 
 Measure = Callable[[Results], float | None]
 
@@ -107,6 +107,16 @@ def ri_total_unguarded(run: Results) -> float | None:
     """Change of the first batch over the whole run, had nobody kept a model of its own."""
     bare = run.acc_unguarded
     return cumulative_improvement([run.acc[0], bare[-1]], run.batch) if bare and run.steps > 1 else None
+
+
+def everyone_unguarded(run: Results) -> float | None:
+    """Everyone at the end, had nobody kept a model of its own."""
+    return mean(run.acc_unguarded[-1]) if run.acc_unguarded else None
+
+
+def lost_unguarded(run: Results) -> float | None:
+    """Share of existing clients that would then have lost more than two points over a step, mean over later steps."""
+    return mean(lost_share(run.acc_unguarded, run.batch)) if run.acc_unguarded else None
 
 
 def replay_seconds(run: Results) -> float | None:
