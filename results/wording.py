@@ -5,9 +5,10 @@ from pfeddsh.report.grouping import REFERENCES, Cell
 ORACLES = ("central", "joint")  # what the setting forbids: never the best of a table
 CONTROLS = (
     "fedavg-prior", "fedavg-prior-finetune", "fedavg-prior-finetune, finetune_rate=0.0003",
-    "fedavg-prior-finetune, existing=guard", "fedavg-prior-finetune, later=frozen", "fedavg-prior, existing=keep", "fedavg-prior, existing=guard",
-    "fedavg-prior, later=frozen", "fedavg-prior, later=frozen-head", "fedper-prior", "fedper-prior, existing=keep",
-    "fedrep-prior", "fedrep-prior, existing=keep", "ditto-prior", "ditto-prior, existing=keep", "local-prior",
+    "fedavg-prior-finetune, existing=guard", "fedavg-prior-finetune, later=frozen", "fedavg-prior, existing=keep",
+    "fedavg-prior, existing=guard", "fedavg-prior, later=frozen", "fedavg-prior, later=frozen-head", "fedper-prior",
+    "fedper-prior, existing=keep", "fedrep-prior", "fedrep-prior, existing=keep", "ditto-prior",
+    "ditto-prior, existing=keep", "local-prior",
 )  # fmt: skip  # the simplest methods that could explain what pFedDSH gains: all of them use the prior
 RIVALS = (
     "fedavg", "fedper", "fedrep", "fedselect", "pfedhn", "pefll", "odpfl-hn", "fedweit", "fedclass", "hr",

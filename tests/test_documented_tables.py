@@ -81,10 +81,10 @@ def test_pfeddsh_is_tested_against_any_setting_of_the_others_and_corrected_over_
     def tested(name, frozen, places):
         for seed in range(3):
             for place in places:
-                write(tmp_path / name / f"{place}ours{seed}", results("pfeddsh", place, seed, drift=4.0 + seed))
-                write(tmp_path / name / f"{place}other{seed}", results("fedper", place, seed, drift=-4.0))
+                write(tmp_path / name / f"{place}ours{seed}", results("pfeddsh", place, seed, drift=9.0 + seed))
+                write(tmp_path / name / f"{place}other{seed}", results("fedper", place, seed, drift=2.0))
             if frozen:
-                write(tmp_path / name / f"frozen{seed}", results("fedper", "80+20", seed, drift=0.0, later="frozen"))
+                write(tmp_path / name / f"frozen{seed}", results("fedper", "80+20", seed, drift=5.0, later="frozen"))
         return next(row for row in script["verdicts"](script["Runs"](tmp_path / name)) if row[0] == "CIFAR-10, 80+20")
 
     plain = tested("plain", False, ["80+20"])
@@ -106,10 +106,10 @@ def test_the_parts_of_a_document_are_replaced_one_by_one(script):
 
 def test_the_overview_names_the_nearest_control_and_rival_on_shared_seeds(script, tmp_path):
     for seed in range(2):
-        write(tmp_path / f"ours{seed}", results("pfeddsh", "80+20", seed, drift=-2.0))
-        write(tmp_path / f"control{seed}", results("fedavg-prior", "80+20", seed, drift=-3.0))
-    write(tmp_path / "far", results("ditto-prior", "80+20", 1, drift=-9.0))
-    write(tmp_path / "rival", results("fedrep", "80+20", 1, drift=-7.0))
+        write(tmp_path / f"ours{seed}", results("pfeddsh", "80+20", seed, drift=9.0))
+        write(tmp_path / f"control{seed}", results("fedavg-prior", "80+20", seed, drift=4.0))
+    write(tmp_path / "far", results("ditto-prior", "80+20", 1, drift=1.0))
+    write(tmp_path / "rival", results("fedrep", "80+20", 1, drift=2.0))
     runs = script["Runs"](tmp_path)
     line = rows(script["overview"](runs))[1][0]
     mean, lead, name = script["nearest"](runs, ["fedrep"], "80+20")
@@ -140,7 +140,8 @@ def test_whoever_is_ahead_of_pfeddsh_is_told(script, tmp_path):
     runs = script["Runs"](tmp_path)
     ((place, everyone, _, first_batch),) = script["behind"](runs)
     assert place == "CIFAR-10, 80+20" and "FedPer (+" in everyone and "1 seed)" in everyone
-    assert "FedAvg" not in everyone + first_batch and "pooled" not in everyone + first_batch
+    assert "FedAvg (" not in everyone + first_batch and "pooled" not in everyone + first_batch
+    assert "FedAvg, existing clients keep theirs (+" in everyone
     assert script["losers"](runs)[0].startswith("CIFAR-10, 80+20 ")
 
 
