@@ -78,11 +78,13 @@ trial fedavg-prior-finetune finetune=2 finetune_rate=0.003
 trial fedavg-prior-finetune finetune=4 finetune_rate=0.003
 trial fedavg-prior-finetune finetune=2 finetune_rate=0.0003
 trial fedper statistics=fresh
+trial fedper statistics=blended
 trial fedper-prior
 trial fedrep head_epochs=1
 trial fedrep head_epochs=4
 trial fedrep head_epochs=1 statistics=fresh
 trial fedrep statistics=fresh
+trial fedrep statistics=blended
 trial fedrep-prior
 trial fedrep-prior head_epochs=1
 trial fedselect every=1
