@@ -279,10 +279,15 @@ def environment(dataset: Dataset) -> dict[str, Any]:
 
 
 def revision() -> str | None:
-    """The git revision of the source tree, if it is one."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    """The git revision of the source tree, if it is one; dirty if the package was changed since, whatever else was."""
+    package = Path(__file__).parents[1]
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *words], cwd=package, capture_output=True, text=True, timeout=10)
+
     try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
+        name = git("describe", "--always", "--abbrev=12").stdout.strip()
+        changed = bool(name) and git("diff", "--quiet", "HEAD", "--", ".").returncode != 0
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return f"{name}{'-dirty' * changed}" or None
