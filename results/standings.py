@@ -98,7 +98,7 @@ def overview(runs: Runs) -> str:
 
     A rival counts with every setting it was run with: frozen after step 1, or its existing clients keep theirs.
     """
-    text = ["| everyone at the end, % | pFedDSH | nearest simple control | nearest rival | pooled data, the ceiling |"]
+    text = ["| everyone at the end, % | pFedDSH | nearest simple control | nearest rival | pooled training |"]
     text += ["|---|---:|---|---|---:|"]
     for dataset, title in DATASETS.items():
         for schedule in SCHEDULES:
