@@ -115,7 +115,7 @@ def build(folder: Path, registered: int) -> None:
         own = clients[start : start + 1000]
         drawn = torch.randn(2, len(own), size, generator=draw)
         for k, deviation, kept in zip(own, *drawn, strict=True):
-            run.memories[k] = Memory({"deviation": 0.01 * deviation, "kept": kept})
+            run.serving.memories[k] = Memory({"deviation": 0.01 * deviation, "kept": kept})
     run.method.close_step(run.state, {})
     everyone = set(clients)
     row = [accuracy if k in everyone else None for k in range(bench.plan.clients)]

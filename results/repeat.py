@@ -19,6 +19,7 @@ from measured import keep
 from pfeddsh.config import Config
 from pfeddsh.configure import build
 from pfeddsh.federation.run import resume, run
+from pfeddsh.results.metrics import completed
 
 HERE = Path(__file__).parent
 METHODS = ("local", "fedavg", "fedper", "fedrep", "pfedhn", "pfeddsh")
@@ -80,7 +81,8 @@ def main() -> None:
             failed |= bool(gaps)
         if choice.keep:
             count = sum(value is not None for row in kept["acc"] for value in row)
-            differ, moved = differences(kept["acc"], found["acc"]), found["acc_end_mean"] - kept["acc_end_mean"]
+            ends = [completed(result)["acc_end_mean"] for result in (kept, found)]
+            differ, moved = differences(kept["acc"], found["acc"]), ends[1] - ends[0]
             keep("repeat", name, of=count, differ=len(differ), most=max(differ, default=0.0), end=moved)
     sys.exit(failed and not choice.keep)
 
