@@ -53,7 +53,7 @@ def main(name: str) -> list[float]:
             thetas.sub_(velocity, alpha=RATE)
         return thetas
 
-    torch.testing.assert_close(batched(), one_by_one(), rtol=1e-3, atol=2e-3)  # and both are warm
+    torch.testing.assert_close(batched(), one_by_one(), rtol=1e-3, atol=5e-3)  # and both are warm
     seconds: dict[str, list[float]] = {"one": [], "batched": []}
     for _ in range(TURNS):
         for kind, run in (("one", one_by_one), ("batched", batched)):
