@@ -14,7 +14,7 @@ from runs import HERE, Runs
 from wording import plain
 
 from pfeddsh.report import growth
-from pfeddsh.report.grouping import Cell
+from pfeddsh.report.grouping import Cell, Group
 from pfeddsh.report.looks import looks
 
 FIRST_BATCH = ("pfeddsh", "fedavg-prior, existing=guard", "fedavg-prior", "fedper", "fedavg")
@@ -51,11 +51,12 @@ def draw_first_batch(runs: Runs, out: Path) -> None:
 
 
 def draw_growth(runs: Runs, out: Path) -> None:
-    """The first batch's accuracy as the federation grows, a panel a schedule; schedules without runs are left out.
+    """The first batch's accuracy as the federation grows, a panel a schedule; schedules without its lines are left out.
 
     The band is from the lowest to the highest seed of the first line.
     """
-    shown = [group for schedule in GROWTH if (group := runs.group(schedule))]
+    found = [(group, _lines(group)) for schedule in GROWTH if (group := runs.group(schedule))]
+    shown = [(group, chosen) for group, chosen in found if chosen]
     if not shown:
         print(f"no runs of a growing federation (examples/growth.toml) here yet, so there is no {out.name}")
         return
@@ -63,9 +64,7 @@ def draw_growth(runs: Runs, out: Path) -> None:
     figure, panels = plt.subplots(
         rows, min(2, len(shown)), figsize=(8, 3.7 * rows + 0.8), layout="constrained", squeeze=False, sharey=True
     )
-    for axes, group in zip(panels.flat, shown, strict=False):
-        cells = {cell.label: cell for cell in group.contest}
-        chosen = [cells[method] for method in LINES if method in cells]
+    for axes, (group, chosen) in zip(panels.flat, shown, strict=False):
         growth.plot(axes, group, chosen, {cell.id: plain(cell) for cell in chosen}, chosen[:1])
         axes.set_title(f"{group.schedule} (n={len(chosen[0].runs)})", fontsize=11)
         axes.xaxis.label.set_size(8)
@@ -76,6 +75,11 @@ def draw_growth(runs: Runs, out: Path) -> None:
     figure.legend(list(drawn.values()), list(drawn), frameon=False, fontsize=8, loc="outside lower center", ncols=3)
     figure.suptitle("CIFAR-10: the first batch's accuracy as the federation grows", fontsize=11)
     figure.savefig(out, dpi=160)
+
+
+def _lines(group: Group) -> list[Cell]:
+    cells = {cell.label: cell for cell in group.contest}
+    return [cells[method] for method in LINES if method in cells]
 
 
 def main() -> None:
