@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from behind import leads
+from behind import leads, others, place
 from runs import MEASURES, Runs
-from wording import CONTROLS, DATASETS, NAMES, ORACLES, RIVALS, SCHEDULES, named, readable
+from wording import CONTROLS, DATASETS, GROWING, NAMES, ORACLES, RIVALS, SCHEDULES, named, readable
 
 from pfeddsh.report import measures
 from pfeddsh.report.grouping import Cell, Group
@@ -94,20 +94,44 @@ def furthest(runs: Runs, label: str) -> float:
 
 
 def overview(runs: Runs) -> str:
-    """Each place with the paper's protocol in one line: pFedDSH, the nearest control and rival, and the ceiling.
+    """Each place in one line: pFedDSH, the nearest control and rival, and pooled training.
 
-    A rival counts with every setting it was run with: frozen after step 1, or its existing clients keep theirs.
+    All with the paper's protocol, and of the others those in which somebody is ahead of pFedDSH. A method counts with
+    every setting it was run with: frozen after step 1, or its existing clients keep theirs.
     """
+    usual = [runs.group(schedule, dataset) for dataset in DATASETS for schedule in (*SCHEDULES, *GROWING)]
+    groups = [group for group in usual if group and "pfeddsh" in group.main]
+    groups += [group for group in runs.groups if group not in groups and _lost(group)]
     text = ["| everyone at the end, % | pFedDSH | nearest simple control | nearest rival | pooled training |"]
-    text += ["|---|---:|---|---|---:|"]
-    for dataset, title in DATASETS.items():
-        for schedule in SCHEDULES:
-            if ours := runs.values("end", "pfeddsh", schedule, dataset=dataset):
-                group = runs.group(schedule, dataset)
-                rivals = [cell.label for cell in group.cells if cell.variant.method in RIVALS] if group else []
-                others = [nearest(runs, labels, schedule, dataset) for labels in (CONTROLS, rivals)]
-                told = [f"{mean:.1f} {name} ({lead:+.1f})" for mean, lead, name in others]
-                ceiling = runs.values("end", "central", schedule, dataset=dataset)
-                pooled = f"{fmean(ceiling.values()):.1f}" if ceiling else ""
-                text.append(f"| {title}, {schedule} | {fmean(ours.values()):.1f} | {' | '.join(told)} | {pooled} |")
-    return "\n".join(text)
+    return "\n".join([*text, "|---|---:|---|---|---:|", *map(_line, groups)])
+
+
+def _line(group: Group) -> str:
+    own, central = group.main["pfeddsh"], group.main.get("central")
+    kinds = (
+        [cell for cell in group.cells if cell.label in CONTROLS],
+        [c for c in group.cells if c.variant.method in RIVALS],
+    )
+    told = [_mean(own), *(_told(cells, own) for cells in kinds), _mean(central)]
+    return f"| {place(group)} | {' | '.join(told)} |"
+
+
+def _told(cells: Sequence[Cell], own: Cell) -> str:
+    """The cell that pFedDSH leads by least: its mean and the lead, both on the seeds that both have."""
+    found = [(fmean(lead.values()), list(lead), cell) for cell in cells if (lead := leads(own, cell, "end"))]
+    if not found:
+        return ""
+    lead, seeds, cell = min(found, key=lambda each: each[0])
+    spread = over_seeds(cell, MEASURES["end"][0], seeds)
+    return f"{spread.mean:.1f} {named(cell.label)} ({lead:+.1f})" if spread else ""
+
+
+def _mean(cell: Cell | None) -> str:
+    spread = over_seeds(cell, MEASURES["end"][0]) if cell else None
+    return f"{spread.mean:.1f}" if spread else ""
+
+
+def _lost(group: Group) -> bool:
+    """Somebody who is no oracle is ahead of pFedDSH there, by the mean."""
+    own = group.main.get("pfeddsh")
+    return own is not None and any(round(_lead(cell, own), 1) > 0 for cell in others(group))

@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from runs import HERE, MEASURES, Runs, rows
 from standings import furthest, main_table, nearest, overview, steadiest
 from verdicts import verdicts
-from wording import CONTROLS, RIVALS, SCHEDULES, named
+from wording import CONTROLS, GROWING, RIVALS, SCHEDULES, named
 
 from pfeddsh.report import paper, tables
 from pfeddsh.report.grouping import unpaired
@@ -75,7 +75,7 @@ def rendered(runs: Runs, template: str) -> str:
     tools.tests["frozen_too"] = lambda method: runs.cell(f"{method}, later=frozen", "80+4x5") is not None
     tools.globals |= {
         "runs": runs, "tuning": tuning, "controls": CONTROLS, "rivals": RIVALS, "schedules": SCHEDULES,
-        "name": named, "rows": rows,
+        "everywhere": SCHEDULES + GROWING, "name": named, "rows": rows,
         "table": lambda *place, **where: main_table(runs, *place, **where), "overview": lambda: overview(runs),
         "nearest": lambda *place: nearest(runs, *place), "steadiest": lambda: steadiest(runs),
         "furthest": lambda label: furthest(runs, label),

@@ -33,6 +33,7 @@ SETTINGS = {
     "finetune_rate=0.0003": "gently",
 }  # fmt: skip
 SCHEDULES = ("80+20", "80+4x5", "80+10x2", "20+80", "10+9x10")  # the paper's, and those in which most come later
+GROWING = ("10+90", "20+4x20")  # two more of the latter, with fewer methods
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet", "sites": "PneumoniaMNIST"}
 
 
