@@ -71,15 +71,20 @@ def nearest(runs: Runs, labels: Sequence[str], schedule: str, dataset: str = "ci
 
     Both on the seeds that both have.
     """
-    ours = runs.values("end", "pfeddsh", schedule, dataset=dataset)
-    found = []
-    for label in labels:
-        values = runs.values("end", label, schedule, dataset=dataset)
-        if seeds := values.keys() & ours.keys():
-            mean = fmean(values[seed] for seed in seeds)
-            found.append((fmean(ours[seed] for seed in seeds) - mean, mean, named(label)))
-    lead, mean, name = min(found)
-    return mean, lead, name
+    group = runs.group(schedule, dataset)
+    found = _nearest([cell for cell in group.cells if cell.label in labels], group.main["pfeddsh"]) if group else None
+    if found is None:
+        raise LookupError(f"none of {', '.join(labels)} was run beside pfeddsh on {dataset} with {schedule}")
+    return found
+
+
+def _nearest(cells: Sequence[Cell], own: Cell) -> tuple[float, float, str] | None:
+    found = [(-fmean(ahead.values()), list(ahead), cell) for cell in cells if (ahead := leads(cell, own, "end"))]
+    if not found:
+        return None
+    lead, seeds, cell = min(found, key=lambda each: each[0])
+    spread = over_seeds(cell, MEASURES["end"][0], seeds)
+    return (spread.mean, lead, named(cell.label)) if spread else None
 
 
 def steadiest(runs: Runs) -> tuple[str, float]:
@@ -117,13 +122,8 @@ def _line(group: Group) -> str:
 
 
 def _told(cells: Sequence[Cell], own: Cell) -> str:
-    """The cell that pFedDSH leads by least: its mean and the lead, both on the seeds that both have."""
-    found = [(fmean(lead.values()), list(lead), cell) for cell in cells if (lead := leads(own, cell, "end"))]
-    if not found:
-        return ""
-    lead, seeds, cell = min(found, key=lambda each: each[0])
-    spread = over_seeds(cell, MEASURES["end"][0], seeds)
-    return f"{spread.mean:.1f} {named(cell.label)} ({lead:+.1f})" if spread else ""
+    found = _nearest(cells, own)
+    return f"{found[0]:.1f} {found[2]} ({found[1]:+.1f})" if found else ""
 
 
 def _mean(cell: Cell | None) -> str:
