@@ -28,14 +28,17 @@ def serving(address):
 
 
 def test_a_run_over_flower_gives_the_bits_of_the_serial_engine(tmp_path):
-    """With TLS, node keys and a signed app, as a federation is meant to run; the proxy has tests of its own."""
-    paths = shards(tmp_path / "data", 3)
+    """With TLS, node keys and a signed app, as a federation is meant to run; the proxy has tests of its own.
+
+    Batches fill by number and never by time, so that who is slow to start changes nothing.
+    """
+    paths = shards(tmp_path / "data", 4)
     config = federation(
-        tmp_path / "server", rounds_first=1, rounds_later=1, batch_min=2, batch_wait=1, min_cohort=1,
+        tmp_path / "server", rounds_first=1, rounds_later=1, batch_min=2, batch_wait=3600, min_cohort=2,
         round_timeout=200, offline_after=200, steps=2,
     )  # fmt: skip
     with Town(tmp_path) as town:
-        town.secure(["site-0", "site-1", "site-2", "careful"])
+        town.secure([*(f"site-{k}" for k in range(4)), "careful"])
         stranger = signing.sign(tmp_path / "other", tmp_path / "stranger")
         town.serve()
         for k in (0, 1):
@@ -43,17 +46,18 @@ def test_a_run_over_flower_gives_the_bits_of_the_serial_engine(tmp_path):
         town.until(lambda status: status["phase"] == "training", PATIENCE)
         assert json.loads(town.ask("/health")) == {"healthy": True, "problems": []}
         assert "pfeddsh_step 1.0" in town.ask("/metrics") and serving(town.health)
-        town.join("site-2", paths[2])
+        for k in (2, 3):
+            town.join(f"site-{k}", paths[k])
         town.join("careful", paths[0], f"--trust={stranger}")  # it will not run what another key has signed
         results = town.until_done(PATIENCE)
         refusal = tmp_path / "careful" / "node.log"
         town.until(lambda _: "FAB verification failed" in refusal.read_text(), PATIENCE)
-    assert not (tmp_path / "careful" / "memory.safetensors").exists() and results["clients"] == 3
-    simulated = simulate(config, [(0, 1), (2,)], paths, tmp_path / "simulated")
+    assert not (tmp_path / "careful" / "memory.safetensors").exists() and results["clients"] == 4
+    simulated = simulate(config, [(0, 1), (2, 3)], paths, tmp_path / "simulated")
     assert_same_bits(final_state(tmp_path / "server" / "state"), final_state(tmp_path / "simulated"))
     assert results["acc"] == simulated.ledger.acc
     assert results["local"] == simulated.ledger.local
-    for k in range(3):
+    for k in range(4):
         kept = read_record(tmp_path / f"site-{k}" / "memory.safetensors").tensors
         memory = {f"memory:{name}": tensor for name, tensor in simulated.serving.memories[k].tensors.items()}
         assert_same_bits({name: t for name, t in kept.items() if name.startswith("memory:")}, memory)
