@@ -24,7 +24,8 @@ from torch import Tensor
 
 from pfeddsh.configure import build
 from pfeddsh.federation.workbench import Call, Workbench
-from pfeddsh.mechanisms.privacy import Protection, protect, repeatable
+from pfeddsh.mechanisms.clip import Protection
+from pfeddsh.mechanisms.privacy import protect, repeatable
 from pfeddsh.messages import Message
 from pfeddsh.models.base import Model
 from pfeddsh.results.ledger import revision

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from pfeddsh.storage.files import read_record
+from pfeddsh.storage.records import read_record
 
 ROOT = Path(__file__).parents[1]
 FIVE = ["fedavg", "fedper", "fedrep", "pfedhn", "local"]

@@ -21,7 +21,7 @@ from pfeddsh.federation.run import run
 from pfeddsh.messages import bundle
 from pfeddsh.methods.task import Task
 from pfeddsh.storage.checkpoint import Checkpoints
-from pfeddsh.storage.files import read_record
+from pfeddsh.storage.records import read_record
 from pfeddsh.storage.settled import Settled
 from pfeddsh.storage.store import Store
 

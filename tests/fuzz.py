@@ -31,7 +31,7 @@ from pfeddsh.live.security.proxy import ERRORS, LOG
 from pfeddsh.live.security.refusals import Watcher
 from pfeddsh.live.transport import Node
 from pfeddsh.messages import Message, Record
-from pfeddsh.storage.files import Damaged, digest, read_record, write_record
+from pfeddsh.storage.records import Damaged, digest, read_record, write_record
 
 SLOW = 5.0  # CPU-seconds for one message: a hang
 DOORS = {  # and how often each is tried

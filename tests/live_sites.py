@@ -23,6 +23,7 @@ from pfeddsh.live.coordinator.run import coordinate
 from pfeddsh.live.coordinator.schedule import LiveSchedule
 from pfeddsh.live.site.calls import Site, SiteData
 from pfeddsh.live.site.policy import OPEN, Policy
+from pfeddsh.live.site.release import release
 from pfeddsh.live.site.worker import reply
 from pfeddsh.live.transport import Answer, Node, TransportError
 from pfeddsh.live.wire import call_head, decode, encode
@@ -108,7 +109,7 @@ def simulate(
             if job == "settle":
                 bench.method.quorum = quorum(len(messages))
             lost = {k for k, _ in replies if job == "local" and (step, round, k) in absent}
-            left = {k: policy.release(job, messages[k], reply, 1) for k, (reply, _) in replies}
+            left = {k: release(policy, job, messages[k], reply, 1) for k, (reply, _) in replies}
             return [(k, (Message() if k in lost else left[k], memory)) for k, (_, memory) in replies]
 
     bench = SimulatedSites(config, batches, paths)

@@ -15,7 +15,8 @@ from pfeddsh.errors import UserError
 from pfeddsh.federation.run import resume
 from pfeddsh.messages import Message, Record
 from pfeddsh.storage.checkpoint import Checkpoints
-from pfeddsh.storage.files import Damaged, digest, read_record, write_record, write_text
+from pfeddsh.storage.files import write_text
+from pfeddsh.storage.records import Damaged, digest, read_record, write_record
 
 RECORD = Record({"state:theta": torch.arange(6.0), "memory/3:x": torch.tensor([1, 2])}, {"state": {"a": [1, None]}})
 

@@ -22,7 +22,7 @@ from pfeddsh.federation.run import one_thread
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.methods.registry import METHODS
 from pfeddsh.storage import controls
-from pfeddsh.storage.files import read_record
+from pfeddsh.storage.records import read_record
 
 PLENTY = 10**9
 SET = {key: value for key, value in TINY.items() if key != "schedule"}

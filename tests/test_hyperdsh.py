@@ -14,7 +14,7 @@ from pfeddsh.federation.loop import Federation
 from pfeddsh.federation.workbench import Workbench
 from pfeddsh.methods.hyperdsh import HyperDSH
 from pfeddsh.storage.checkpoint import Checkpoints
-from pfeddsh.storage.files import read_record
+from pfeddsh.storage.records import read_record
 
 TINY = {
     "method": "pfeddsh-paper-projection",

@@ -3,8 +3,12 @@
 import ast
 import inspect
 import re
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import pfeddsh
 
@@ -111,3 +115,20 @@ def test_only_models_name_the_default_network():
     assert [
         name for name, path in others.items() if re.search(r"\b32, 32\b|\b32x32\b|\b3072\b", path.read_text())
     ] == []
+
+
+@pytest.mark.parametrize("module", ["pfeddsh", "pfeddsh.cli", "pfeddsh.live.site.join"])
+def test_what_only_watches_or_tells_what_to_type_imports_neither_torch_nor_flower(module):
+    """`pfeddsh join` stays for months beside every site, and torch takes 200 MB; `--help` should not wait for it."""
+    heavy = "[name for name in ('torch', 'flwr', 'ray', 'safetensors.torch') if name in sys.modules]"
+    told = subprocess.run(
+        [sys.executable, "-c", f"import sys, {module}; print({heavy})"], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == "[]"
+
+
+def test_the_public_names_are_all_there():
+    assert all(getattr(pfeddsh, name) is not None for name in pfeddsh.__all__)
+    assert set(pfeddsh.__all__) <= set(dir(pfeddsh))
+    with pytest.raises(AttributeError, match="no attribute 'Konfig'"):
+        _ = pfeddsh.Konfig

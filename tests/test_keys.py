@@ -9,7 +9,7 @@ from conftest import TINY, tiny
 from pfeddsh.compare.keys import code, stops
 from pfeddsh.config import Config
 from pfeddsh.federation.workbench import settled
-from pfeddsh.mechanisms.privacy import Protection
+from pfeddsh.mechanisms.clip import Protection
 from pfeddsh.mechanisms.protection import PROTECTIONS, Unprotected
 from pfeddsh.models import zoo
 from pfeddsh.storage import controls

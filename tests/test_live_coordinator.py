@@ -10,7 +10,7 @@ from live_sites import FakeNetwork, federation, final_state, run_in_process, sha
 from pfeddsh.errors import UserError
 from pfeddsh.live.coordinator.config import check_unchanged, fix
 from pfeddsh.live.transport import TransportError
-from pfeddsh.storage.files import read_record
+from pfeddsh.storage.records import read_record
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from pfeddsh.live.security import certs, nodes, proxy
 from pfeddsh.live.security.trusted import trust
 from pfeddsh.live.site.join import SiteConfig
 from pfeddsh.messages import Record
-from pfeddsh.storage.files import write_record
+from pfeddsh.storage.records import write_record
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from pfeddsh.messages import Record
 from pfeddsh.models import registry
 from pfeddsh.models.fast import GATES
 from pfeddsh.models.lenet import LeNet
-from pfeddsh.storage.files import write_record
+from pfeddsh.storage.records import write_record
 
 NAMES = ["cat", "dog", "owl", "fox", "hen"]
 FACTS: dict[str, Any] = {

@@ -11,7 +11,7 @@ from live_sites import federation, final_state, shards, simulate
 
 from pfeddsh.live.security import signing
 from pfeddsh.live.site.join import SiteConfig
-from pfeddsh.storage.files import read_record
+from pfeddsh.storage.records import read_record
 
 pytest.importorskip("flwr")
 PATIENCE = 900  # seconds until a test gives up; a quiet machine needs a minute or two

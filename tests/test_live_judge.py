@@ -11,6 +11,7 @@ from pfeddsh.live.coordinator.door import Door
 from pfeddsh.live.coordinator.roster import Member
 from pfeddsh.live.site import departure
 from pfeddsh.live.site.policy import Policy
+from pfeddsh.live.site.release import release
 from pfeddsh.live.transport import TransportError
 from pfeddsh.live.wire import FAREWELL
 from pfeddsh.mechanisms import common
@@ -49,7 +50,7 @@ def test_a_site_refuses_a_question_that_makes_no_sense(least):
 @pytest.mark.parametrize(("measures", "facts"), [(True, {"share": 0.5}), (False, {})])
 def test_a_site_that_lets_no_measurements_leave_does_not_answer(measures, facts):
     reply = Message(facts={"share": 0.5})
-    assert Policy(measures=measures).release("judge", Message(), reply, 10).facts == facts
+    assert release(Policy(measures=measures), "judge", Message(), reply, 10).facts == facts
 
 
 QUICK = {"rounds_first": 1, "rounds_later": 1, "batch_min": 4, "round_timeout": 3}

@@ -25,7 +25,7 @@ from pfeddsh.live.transport import Answer
 from pfeddsh.live.wire import decode, encode
 from pfeddsh.mechanisms.prior import own_prior
 from pfeddsh.messages import BadMessage, Message
-from pfeddsh.storage.files import read_record
+from pfeddsh.storage.records import read_record
 
 
 @pytest.fixture(scope="module")

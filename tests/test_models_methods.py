@@ -22,7 +22,7 @@ from pfeddsh.mechanisms.replay import INVERSIONS
 from pfeddsh.messages import bundle
 from pfeddsh.methods import registry
 from pfeddsh.storage.checkpoint import Checkpoints
-from pfeddsh.storage.files import digest
+from pfeddsh.storage.records import digest
 
 SMALL = {"hidden": 16, "images": 24, "iterations": 2, "codes": 8, "pool": 8}
 REFUSED = {

@@ -12,7 +12,8 @@ from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.federation.run import run
 from pfeddsh.mechanisms import accounting
-from pfeddsh.mechanisms.privacy import Protection, from_system, gaussian, laplace, protect, repeatable
+from pfeddsh.mechanisms.clip import Protection
+from pfeddsh.mechanisms.privacy import from_system, gaussian, laplace, protect, repeatable
 from pfeddsh.messages import BadMessage, Message
 
 

@@ -15,7 +15,7 @@ from pfeddsh.progress import table
 from pfeddsh.results import rows
 from pfeddsh.results.sampled import standard_error
 from pfeddsh.storage import store as storage
-from pfeddsh.storage.files import Damaged
+from pfeddsh.storage.records import Damaged
 from pfeddsh.storage.store import Own, Store
 
 

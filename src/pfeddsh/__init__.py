@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pfeddsh.config import Config
-from pfeddsh.data.datasets import Dataset, load
-from pfeddsh.errors import UserError
-from pfeddsh.messages import Memory, Message, State
-from pfeddsh.methods.base import Method
-from pfeddsh.methods.fedavg import weighted_mean
+if TYPE_CHECKING:
+    from pfeddsh.config import Config
+    from pfeddsh.data.datasets import Dataset, load
+    from pfeddsh.errors import UserError
+    from pfeddsh.messages import Memory, Message, State
+    from pfeddsh.methods.base import Method
+    from pfeddsh.methods.fedavg import weighted_mean
 
 __all__ = [
     "Config",
@@ -41,10 +42,34 @@ __all__ = [
 __version__ = version("pfeddsh")
 import_module("pfeddsh.compare")  # now, or loading these later would put the folders in place of the functions below
 import_module("pfeddsh.report")
+_HOMES = {  # of what is imported when first asked for: torch takes seconds and 200 MB, and a site's `join` needs none
+    "Config": "config",
+    "Dataset": "data.datasets",
+    "Memory": "messages",
+    "Message": "messages",
+    "Method": "methods.base",
+    "State": "messages",
+    "UserError": "errors",
+    "load": "data.datasets",
+    "weighted_mean": "methods.fedavg",
+}
 
 
-def run(config: Config, out: str | Path) -> dict[str, Any]:
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pfeddsh' has no attribute '{name}'")
+    found = globals()[name] = getattr(import_module(f"pfeddsh.{_HOMES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def run(config: "Config", out: str | Path) -> dict[str, Any]:
     """Run a configuration into a new folder, with a page to look at; returns the content of its results.json."""
+    from pfeddsh.config import Config
+    from pfeddsh.errors import UserError
     from pfeddsh.federation.run import run as start
     from pfeddsh.report.build import beside
 

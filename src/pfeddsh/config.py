@@ -20,8 +20,8 @@ from pydantic import (
 
 from pfeddsh import plugins
 from pfeddsh.errors import UserError
+from pfeddsh.mechanisms.clip import Protection
 from pfeddsh.mechanisms.guard import Evidence, Existing
-from pfeddsh.mechanisms.privacy import Protection
 from pfeddsh.models import registry as networks
 from pfeddsh.schedule import Sampling, Schedule, parse
 from pfeddsh.values import WrongValue, explained, unknown_key

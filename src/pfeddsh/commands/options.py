@@ -1,13 +1,14 @@
 """Options that several commands share, and the configuration they make."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfeddsh.config import Config
-from pfeddsh.configure import build
 from pfeddsh.values import override, read
+
+if TYPE_CHECKING:
+    from pfeddsh.config import Config
 
 
 def method_names() -> list[str]:
@@ -55,8 +56,10 @@ Assignments = Annotated[
 Track = Annotated[list[str] | None, typer.Option(help="also log the run to tensorboard or mlflow; repeat for both")]
 
 
-def configure(file: Path | None, assignments: list[str] | None, **given: Any) -> Config:
+def configure(file: Path | None, assignments: list[str] | None, **given: Any) -> "Config":
     """A configuration from a file, the options that were given, and assignments; the later ones win."""
+    from pfeddsh.configure import build
+
     values = read(file) if file else {}
     values |= {key: value for key, value in given.items() if value is not None}
     return build(override(values, assignments or []), str(file or "command line"))

@@ -26,7 +26,6 @@ from pfeddsh.commands.options import (
     configure,
     method_names,
 )
-from pfeddsh.configure import build
 from pfeddsh.errors import UserError
 from pfeddsh.plugins import file_name
 from pfeddsh.schedule import parse_rounds
@@ -93,6 +92,7 @@ def resume(folder: Annotated[Path, typer.Argument(help="the run directory")], tr
 
     Existing trackers continue. `--track` adds one, even to a finished run.
     """
+    from pfeddsh.configure import build
     from pfeddsh.federation.allocation import keep_freed_memory
     from pfeddsh.federation.run import resume as again
     from pfeddsh.progress import ProgressLine

@@ -18,7 +18,8 @@ from typing import Any
 from pfeddsh.compare.keys import Stop
 from pfeddsh.data.store import cache_root
 from pfeddsh.errors import UserError
-from pfeddsh.storage.files import Damaged, read_record, replacing
+from pfeddsh.storage.files import replacing
+from pfeddsh.storage.records import Damaged, read_record
 
 ABANDONED = 3600.0  # seconds after which a file that never took its place will not
 

@@ -21,7 +21,8 @@ from pfeddsh.messages import Record
 from pfeddsh.plugins import not_while_importing
 from pfeddsh.storage import controls
 from pfeddsh.storage.checkpoint import Checkpoints
-from pfeddsh.storage.files import digest, locked, make_folder, writable, write_text
+from pfeddsh.storage.files import locked, make_folder, writable, write_text
+from pfeddsh.storage.records import digest
 from pfeddsh.values import read
 
 CHANGED = {"data": "the data have changed", "weights": "the weights it started from have changed"}

@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
+from pfeddsh.mechanisms.clip import Protection
 from pfeddsh.messages import BadMessage, Message
 
 Uniform = Callable[[int], Tensor]  # so many numbers strictly between 0 and 1, in double precision
@@ -44,27 +44,6 @@ def gaussian(uniform: Uniform, count: int) -> Tensor:
     """Gaussian noise of standard deviation 1, in double precision."""
     drawn: Tensor = torch.special.ndtri(uniform(count))
     return drawn
-
-
-class Protection(BaseModel):
-    """How uploads are protected; off unless something is set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    clip: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="largest L2 norm of an upload's change; 0: no limit"
-    )
-    noise: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="standard deviation, in units of the clip")
-
-    @model_validator(mode="after")
-    def _bounded(self) -> "Protection":
-        if self.noise and not self.clip:
-            raise ValueError("noise without a clip protects nothing: set clip as well, the longest change to be told")
-        return self
-
-    @property
-    def on(self) -> bool:
-        return self.clip > 0
 
 
 def protect(download: Message, upload: Message, protection: Protection, uniform: Uniform) -> Message:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pfeddsh.errors import UserError
 from pfeddsh.messages import Parts, Record, State, bundle, parted, unbundle
-from pfeddsh.storage.files import Damaged, read_facts, read_record, write_record
+from pfeddsh.storage.records import Damaged, read_facts, read_record, write_record
 from pfeddsh.storage.settled import Settled
 from pfeddsh.storage.store import Store
 

@@ -1,31 +1,20 @@
 """Atomic files: whoever reads sees the old content or the new one, never half of it."""
 
 import fcntl
-import hashlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import safetensors.torch
-import torch
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError, safe_open
 
 from pfeddsh.errors import UserError
-from pfeddsh.messages import Record, parsed, separate
 
 PATIENCE = 0.2  # seconds before a lock counts as taken: someone may only be looking
 
 
 class Busy(UserError):
     """A folder another process works in."""
-
-
-class Damaged(Exception):
-    """A file whose content is not what was written."""
 
 
 @contextmanager
@@ -74,53 +63,6 @@ def make_folder(folder: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as temporary:
         temporary.write_text(text)
-
-
-def digest(record: Record) -> str:
-    """A checksum of everything in a record."""
-    sha = hashlib.sha256(json.dumps(record.facts, sort_keys=True).encode())
-    for name in sorted(record.tensors):
-        tensor = record.tensors[name].contiguous()
-        sha.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        if tensor.numel():
-            sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return sha.hexdigest()
-
-
-def write_record(path: Path, record: Record, durable: bool = True) -> None:
-    """Store a record as safetensors with a checksum."""
-    metadata = {"facts": json.dumps(record.facts), "sha256": digest(record)}
-    with replacing(path, durable) as temporary:
-        try:
-            safetensors.torch.save_file(separate(record.tensors), temporary, metadata)
-        except SafetensorError as error:
-            raise OSError(str(error)) from error
-
-
-def read_record(path: Path) -> Record:
-    """Read a record back; a truncated or altered file is `Damaged`."""
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
-        record = Record(tensors, parsed(metadata["facts"]))
-        expected = metadata["sha256"]
-        sound = isinstance(record.facts, dict) and digest(record) == expected
-    except Exception as error:  # of whatever kind: the file is not what was written
-        raise Damaged(f"{path} cannot be read: {str(error)[:200]}") from error
-    if not sound:
-        raise Damaged(f"{path} does not match its checksum")
-    return record
-
-
-def read_facts(path: Path) -> dict[str, Any]:
-    """The facts of a record alone, unchecked."""
-    try:
-        with safe_open(path, "pt") as file:
-            found: dict[str, Any] = parsed((file.metadata() or {})["facts"])
-    except Exception as error:  # of whatever kind: the file is not what was written
-        raise Damaged(f"{path} cannot be read: {str(error)[:200]}") from error
-    return found
 
 
 @contextmanager

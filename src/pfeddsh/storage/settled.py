@@ -7,7 +7,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from pfeddsh.messages import Record
-from pfeddsh.storage.files import Damaged, digest, write_record
+from pfeddsh.storage.records import Damaged, digest, write_record
 
 NAME = "tensor"
 

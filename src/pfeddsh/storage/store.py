@@ -19,7 +19,7 @@ from safetensors import safe_open
 
 from pfeddsh.errors import UserError
 from pfeddsh.messages import BadMessage, Record, parsed, parted
-from pfeddsh.storage.files import Damaged, write_record
+from pfeddsh.storage.records import Damaged, write_record
 
 PACK = 256  # records in a file
 ROOM = 64_000_000  # bytes of records kept in memory

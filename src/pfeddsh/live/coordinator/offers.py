@@ -13,7 +13,8 @@ from typing import Any
 
 from pfeddsh.errors import UserError
 from pfeddsh.messages import Message, by_client, parsed, unbundle
-from pfeddsh.storage.files import Damaged, digest, read_record, write_record, write_text
+from pfeddsh.storage.files import write_text
+from pfeddsh.storage.records import Damaged, digest, read_record, write_record
 
 PENDING, ACCEPTED, DECLINED, REPLACED = "pending", "accepted", "declined", "replaced"
 LOG = "log.jsonl"

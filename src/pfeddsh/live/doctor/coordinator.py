@@ -17,7 +17,7 @@ from pfeddsh.live.security import proxy
 from pfeddsh.live.security.certs import read_certificate
 from pfeddsh.live.security.listed import sites
 from pfeddsh.live.security.signing import signed
-from pfeddsh.storage.files import Damaged, read_record
+from pfeddsh.storage.records import Damaged, read_record
 
 
 def examine(folder: Path, port: int, listen: str, hosts: Sequence[str], insecure: bool) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from pfeddsh.live.security.refusals import explain
 from pfeddsh.live.security.trusted import TRUSTED, read_signer
 from pfeddsh.live.site.join import SiteConfig
 from pfeddsh.live.site.model import FILE, read_model
-from pfeddsh.storage.files import Damaged, read_record
+from pfeddsh.storage.records import Damaged, read_record
 
 WRONG, OFF = 300.0, 60.0  # seconds a clock may be off: Flower refuses signatures that are older; time to set it
 FEW = 20  # training images

@@ -21,6 +21,7 @@ from pfeddsh.live.site import departure, trust
 from pfeddsh.live.site.audit import Audit
 from pfeddsh.live.site.budget import Budget
 from pfeddsh.live.site.policy import OPEN, UNFIT, Policy, Unfit
+from pfeddsh.live.site.release import release
 from pfeddsh.live.wire import FAREWELL, HELLO, decode, decode_call, encode
 from pfeddsh.messages import BadMessage, Memory, Message, Record, bundle, unbundle, withheld
 from pfeddsh.methods import registry
@@ -30,7 +31,8 @@ from pfeddsh.methods.options import Options
 from pfeddsh.methods.task import Task, Visit
 from pfeddsh.models import registry as networks
 from pfeddsh.plugins import is_reference
-from pfeddsh.storage.files import Damaged, digest, read_record, write_record, write_text
+from pfeddsh.storage.files import write_text
+from pfeddsh.storage.records import Damaged, digest, read_record, write_record
 
 JOBS = ("card", "local", "settle", "judge", "keep", "receive", "score")
 ERROR = "error"  # in place of a job: what went wrong
@@ -113,7 +115,7 @@ class Site:
 
     def _released(self, job: str, call: Message, reply: Message) -> Message:
         """What may leave of a reply. It is stored as it leaves: asked again, the site does not draw other noise."""
-        return self.policy.release(job, call, reply, len(self.data.train[1]))
+        return release(self.policy, job, call, reply, len(self.data.train[1]))
 
     def _check_fit(self, card: Message) -> None:
         """A card that the coordinator would have to refuse for want of what the policy withholds does not leave.

@@ -12,7 +12,7 @@ from pfeddsh.errors import UserError
 from pfeddsh.messages import BadMessage, Record, check
 from pfeddsh.models import registry
 from pfeddsh.models.base import Model, statistics_size
-from pfeddsh.storage.files import Damaged, read_record
+from pfeddsh.storage.records import Damaged, read_record
 from pfeddsh.values import read
 
 FILE, PREVIOUS = "model.safetensors", "model.previous.safetensors"

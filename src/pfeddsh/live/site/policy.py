@@ -1,6 +1,6 @@
-"""`policy.toml`: what may leave a site. It is enforced here, whatever the coordinator asks for.
+"""`policy.toml`: what may leave a site. `release` enforces it, whatever the coordinator asks for.
 
-Every reply passes `Policy.release` on its way out. What the policy does not name counts as a description of the data.
+What the policy does not name counts as a description of the data.
 """
 
 from collections.abc import Iterable
@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from torch import Tensor
 
 from pfeddsh.errors import UserError
 from pfeddsh.mechanisms import accounting
 from pfeddsh.mechanisms.accounting import Event
-from pfeddsh.mechanisms.embedding import rounded
-from pfeddsh.mechanisms.privacy import Protection, Uniform, from_system, laplace, protect
-from pfeddsh.messages import BadMessage, Message
+from pfeddsh.mechanisms.clip import Protection
 from pfeddsh.storage.files import write_text
 from pfeddsh.values import checked, read
 
@@ -126,49 +123,12 @@ class Policy(BaseModel):
             return accounting.histogram(self.histogram_epsilon)
         return None
 
-    def release(self, job: str, call: Message, reply: Message, samples: int, uniform: Uniform = from_system) -> Message:
-        """The reply as it may leave; facts name what was withheld. Only tests draw from anything but the system."""
-        facts, tensors = dict(reply.facts), dict(reply.tensors)
-        if job == "local":
-            tensors = self._upload(call, reply, uniform)
-            facts = facts if self.measures else {"samples": facts["samples"]}
-        elif job in ("card", "settle"):
-            kept = self.withholds(tensors)
-            tensors = {name: t for name, t in tensors.items() if name not in kept}
-            if "histogram" in tensors:
-                tensors["histogram"] = self._histogram(tensors["histogram"], samples, uniform)
-        elif job == "receive" and not self.measures:
-            facts = {"accepted": False}
-        elif job == "judge" and not self.measures:
-            facts = {}
-        elif job == "score" and not self.measures:
-            raise PolicyRefusal("this site's policy lets no measurements leave")
-        if lacking := sorted(reply.tensors.keys() - tensors.keys()):
-            facts["withheld"] = lacking
-        return Message(tensors, facts)
-
     def withholds(self, names: Iterable[str]) -> list[str]:
         """What of a card with these names does not leave."""
         return sorted(name for name in names if name not in FREE and not self._described(name))
 
     def _described(self, name: str) -> bool:
         return self.histogram != "withhold" if name == "histogram" else self.statistics
-
-    def _upload(self, call: Message, reply: Message, uniform: Uniform) -> dict[str, Tensor]:
-        if not self.protection.on:
-            return reply.tensors
-        try:
-            return protect(call, reply, self.protection, uniform).tensors
-        except BadMessage as error:
-            raise PolicyRefusal(
-                f"this site's policy clips uploads, and this method's cannot be clipped: {error}"
-            ) from error
-
-    def _histogram(self, shares: Tensor, samples: int, uniform: Uniform) -> Tensor:
-        if self.histogram == "noised":
-            scale = 2 / (max(1, samples) * self.histogram_epsilon)
-            return rounded(shares + scale * laplace(uniform, len(shares)).to(shares), 0.0)
-        return rounded(shares, self.rounding) if self.histogram == "rounded" else shares
 
     def summary(self) -> str:
         """The rules in one line."""

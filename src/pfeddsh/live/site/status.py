@@ -9,7 +9,7 @@ from rich.table import Table
 from pfeddsh.live.site import audit, policy
 from pfeddsh.live.site.budget import Budget
 from pfeddsh.live.site.join import SiteConfig
-from pfeddsh.storage.files import Damaged, read_record
+from pfeddsh.storage.records import Damaged, read_record
 
 
 @dataclass(frozen=True)
