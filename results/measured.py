@@ -1,9 +1,11 @@
 """Puts what a benchmark measured into results/measured.csv, of which documents are made (`lookup.measured`).
 
-A row has the values of all turns, so a document can say the median and how far they spread.
+A row has the values of all turns, so a document can say the median and how far they spread. Shell scripts call it with
+BENCHMARK CASE QUANTITY VALUE...
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,3 +37,8 @@ def machine() -> str:
         lines = []
     name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
     return f"{name}, {os.cpu_count()} cores"
+
+
+if __name__ == "__main__":
+    benchmark, case, quantity, *values = sys.argv[1:]
+    keep(benchmark, case, **{quantity: list(map(float, values))})

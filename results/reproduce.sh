@@ -38,6 +38,16 @@ once() { # NAME COMMAND...: not again when the script is started anew
     "${@:2}" && mkdir -p runs/done && touch "runs/done/$1"
 }
 
+spent() { # PART SECONDS FAILED: what a part took, over all restarts; results/measured.csv has it once the part is done
+    local before=0 total done=runs/done/part-$1
+    [[ ! -e $done ]] || return 0
+    mkdir -p runs/spent runs/done
+    [[ ! -e runs/spent/$1 ]] || before=$(< "runs/spent/$1")
+    total=$((before + $2))
+    echo "$total" > "runs/spent/$1"
+    [[ $3 != 0 ]] || { "$python" results/measured.py reproduce "$1" seconds "$total" && touch "$done"; }
+}
+
 part() {
     local failed=0 plan=examples/$1.toml
     [[ -e $plan && ! -e results/plans/$1.toml ]] || plan=results/plans/$1.toml
@@ -110,7 +120,11 @@ done
 failed=()
 for name in "$@"; do
     began=$SECONDS
-    part "$name" || failed+=("$name")
+    trap 'spent "$name" $((SECONDS - began)) 1' EXIT # stopped within the part
+    code=0
+    part "$name" || { code=1 && failed+=("$name"); }
+    trap - EXIT
+    spent "$name" $((SECONDS - began)) $code
     echo "$name: $((SECONDS - began)) seconds"
 done
 [[ ${#failed[@]} == 0 ]] || { echo "failed: ${failed[*]}; the same command continues them" >&2 && exit 1; }

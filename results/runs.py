@@ -41,7 +41,7 @@ class Runs:
     def __init__(self, folder: Path = HERE, tuning: bool = False) -> None:
         runs, unread = _read(folder)
         chosen = [run for run in runs if (run.results.seed >= TUNING) == tuning]
-        self.count = len(chosen)
+        self.all, self.count = chosen, len(chosen)
         self.seconds = sum(run.results.seconds.total for run in chosen)  # of one core
         self.made, problems = _grouped(chosen)  # what was run
         self.groups, _ = _grouped(chosen + keeping.derived(chosen))

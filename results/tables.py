@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import cost
 import demo_seeds
 import lookup
 import privacy_rows
@@ -90,6 +91,7 @@ def rendered(runs: Runs, template: str) -> str:
         "printed_all": lambda t: list(paper.everything()[t]["cifar10"]["80+4x5"].values()),
         "payload": lambda method: payload(runs, method), "min": min, "max": max,
         "hours": lambda: (runs.seconds + tuning.seconds) / 3600, "count": runs.count + tuning.count,
+        "cost": cost, "every": runs.all + tuning.all,
         "exists": lambda name: (HERE / name).exists(),
     }  # fmt: skip
     return tools.get_template(template).render()

@@ -1,6 +1,8 @@
 """The tables in README and docs: made from the runs in results/, and as the script makes them now."""
 
+import os
 import runpy
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -219,6 +221,38 @@ def test_every_plan_is_a_part_of_the_reproduction_and_the_documents_come_last():
     assert (parts[0], parts[-1]) == ("table1", "documents")
     wrong = subprocess.run([ROOT / "results" / "reproduce.sh", "tabel1"], capture_output=True, text=True)
     assert wrong.returncode == 2 and "no part 'tabel1'" in wrong.stderr
+
+
+def test_a_part_of_the_reproduction_tells_once_what_it_took_over_all_restarts(tmp_path):
+    """The stand-in of Python notes what it is asked, and fails for as long as a file is there."""
+    (tmp_path / "results").mkdir()
+    shutil.copy(ROOT / "results" / "reproduce.sh", tmp_path / "results")
+    asked, broken, stand_in = tmp_path / "asked", tmp_path / "broken", tmp_path / "python"
+    stand_in.write_text(f'#!/bin/sh\necho "$*" >> {asked}\n[ ! -e {broken} ] || sleep 1.1 && [ ! -e {broken} ]\n')
+    stand_in.chmod(0o755)
+    broken.touch()
+    command = [tmp_path / "results" / "reproduce.sh", "story"]
+    env = {**os.environ, "PYTHON": str(stand_in), "PFEDDSH_DATA": str(tmp_path)}
+    assert subprocess.run(command, env=env, capture_output=True).returncode == 1
+    assert int((tmp_path / "runs" / "spent" / "story").read_text()) >= 1
+    broken.unlink()
+    for _ in range(2):
+        assert subprocess.run(command, env=env, capture_output=True).returncode == 0
+    told = [line.split() for line in asked.read_text().splitlines() if "measured.py" in line]
+    assert [line[:-1] for line in told] == [["results/measured.py", "reproduce", "story", "seconds"]]
+    assert int(told[0][-1]) >= 1
+
+
+def test_a_step_that_runs_share_costs_once(script, tmp_path):
+    """Both schedules begin with eight clients: the second pays for its own later steps alone."""
+    for schedule in ("8+2", "8+2x1"):
+        made = results("fedavg", schedule)
+        write(tmp_path / schedule, made | {"seconds": made["seconds"] | {"total": 3600.0}})
+    runs = script["Runs"](tmp_path)
+    made = [run for group in runs.made for cell in group.cells for run in cell.runs]
+    cost = runpy.run_path(str(ROOT / "results" / "cost.py"))
+    assert cost["hours"](made[:1]) == pytest.approx(1.0) == cost["hours"](made[:1] * 2)
+    assert cost["hours"](made) == pytest.approx(1.5, abs=0.01)  # 200 rounds of 400 are new
 
 
 def test_the_documents_say_what_the_runs_say(script):
