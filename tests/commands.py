@@ -1,17 +1,41 @@
 """`pfeddsh` as a process of its own, forked where everything is imported: a test need not wait two seconds for that."""
 
+import functools
 import json
 import os
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from pfeddsh.cli import main
 from pfeddsh.federation import forker
 
 KILLED = -signal.SIGKILL
+ATTEMPTS = 5
+
+
+class TooLate(Exception):
+    """What was to be interrupted had ended before the blow; that says nothing of the code."""
+
+
+def in_time(test: Callable[..., None]) -> Callable[..., None]:
+    """Once more from the beginning, in a new folder, if a blow came too late: a busy machine may be slow to strike."""
+
+    @functools.wraps(test)
+    def attempts(tmp_path: Path, **fixtures: object) -> None:
+        for attempt in range(ATTEMPTS):
+            folder = tmp_path / str(attempt)
+            folder.mkdir()
+            try:
+                return test(folder, **fixtures)
+            except TooLate:
+                continue
+        raise AssertionError(f"{ATTEMPTS} times too late")
+
+    return attempts
 
 
 class Command:

@@ -156,7 +156,9 @@ def browser() -> Iterator[Any]:
     if path is None:
         lacking("no Chromium found on the PATH")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"], timeout=180_000
+        )
         yield browser
         browser.close()
 

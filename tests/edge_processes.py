@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -11,19 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ports import free_port
+
 from pfeddsh.errors import UserError
 from pfeddsh.live.security import certs, nodes, proxy
 
 BIN = Path(sys.executable).parent
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def until(what: Callable[[], Any], seconds: float = 40) -> Any:
+def until(what: Callable[[], Any], seconds: float = 300) -> Any:
     """Wait for something true, and return it."""
     end = time.monotonic() + seconds
     while not (value := what()):

@@ -35,7 +35,7 @@ from pfeddsh.storage.records import Damaged, digest, read_record, write_record
 
 SLOW = 5.0  # CPU-seconds for one message: a hang
 DOORS = {  # and how often each is tried
-    "card": 1, "upload": 3, "report": 2, "answer": 1, "hello": 2, "object": 2, "checkpoint": 1, "key": 1, "log_line": 1,
+    "card": 1, "upload": 3, "report": 2, "answer": 1, "hello": 2, "object": 2, "checkpoint": 1, "key": 3, "log_line": 1,
 }  # fmt: skip
 
 

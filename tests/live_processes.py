@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pfeddsh.live.processes import Child, free_port
+from ports import free_port
+
+from pfeddsh.live.processes import Child
 from pfeddsh.live.security import certs, nodes, signing
 
 ROOT = Path(__file__).parent

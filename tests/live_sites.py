@@ -186,7 +186,7 @@ def tampered(body: bytes, change: Callable[[Message], None]) -> bytes:
     return encode(header, message)
 
 
-def run_in_process(folder: Path, network: FakeNetwork, seconds: float = 60) -> None:
+def run_in_process(folder: Path, network: FakeNetwork, seconds: float = 300) -> None:
     """The coordinator until it is done; one that never is fails the test, with what it last said of itself."""
     stopped = threading.Timer(seconds, network.stop)
     stopped.start()

@@ -130,7 +130,7 @@ def test_with_a_cache_that_cannot_be_written_only_the_saving_is_lost(mine, monke
 
 def test_two_builders_at_once_both_succeed(mine, monkeypatch):
     """Both find no copy, both build, one rename wins."""
-    meet = threading.Barrier(2, timeout=20)
+    meet = threading.Barrier(2, timeout=300)
     write = store._write
 
     def write_together(*arguments):

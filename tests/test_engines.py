@@ -107,10 +107,10 @@ def test_what_cannot_be_sent_either_way_is_the_calls_error_and_the_pool_goes_on(
         calls = [("reply", 1, served), ("message", 0, odd), ("good", 0, served)]
         done = {name: hired.submit(Call("local", bench.visit(1, 0, k), m)) for name, k, m in calls}
         with pytest.raises(WorkerError, match="set is not JSON serializable"):
-            done["reply"].result(timeout=60)
+            done["reply"].result(timeout=300)
         with pytest.raises(AttributeError, match="contiguous"):
-            done["message"].result(timeout=60)
-        assert done["good"].result(timeout=60)[0].facts["samples"] == len(bench.parts.train[0])
+            done["message"].result(timeout=300)
+        assert done["good"].result(timeout=300)[0].facts["samples"] == len(bench.parts.train[0])
     finally:
         hired.close()
 

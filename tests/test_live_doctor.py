@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from edge_processes import until
 from live_sites import TINY
+from ports import free_port
 from typer.testing import CliRunner
 
 from pfeddsh.cli import app
@@ -27,7 +28,6 @@ from pfeddsh.errors import UserError
 from pfeddsh.live.coordinator.config import build, save
 from pfeddsh.live.doctor import certificates, coordinator, machine, network, site
 from pfeddsh.live.doctor.findings import Finding
-from pfeddsh.live.processes import free_port
 from pfeddsh.live.security import certs, nodes, proxy
 from pfeddsh.live.security.trusted import trust
 from pfeddsh.live.site.join import SiteConfig

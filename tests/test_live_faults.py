@@ -10,6 +10,7 @@ from live_sites import FakeNetwork, federation, final_state, run_in_process, sha
 
 from pfeddsh.errors import UserError
 from pfeddsh.federation import serving
+from pfeddsh.live.coordinator import admission
 from pfeddsh.live.coordinator.status_file import StatusFile
 from pfeddsh.live.site.policy import OPEN, Policy
 from pfeddsh.live.transport import TransportError
@@ -259,7 +260,8 @@ HELLOS = {
 }
 
 
-def test_an_introduction_that_means_nothing_is_refused_and_stops_nobody(tmp_path, paths):
+def test_an_introduction_that_means_nothing_is_refused_and_stops_nobody(tmp_path, paths, monkeypatch):
+    monkeypatch.setattr(admission, "AGAIN", 3600.0)  # each is heard once
     federation(tmp_path / "server", steps=1, **QUICK | {"rounds_first": 1, "batch_wait": 1.0, "batch_min": 9})
     network = FakeNetwork()
     for node, name in enumerate([*HELLOS, "site-0"]):

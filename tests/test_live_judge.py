@@ -7,6 +7,7 @@ import torch
 from conftest import assert_same_bits
 from live_sites import FakeNetwork, federation, final_state, run_in_process, shards, simulate, tampered
 
+from pfeddsh.live.coordinator.departures import Departures
 from pfeddsh.live.coordinator.door import Door
 from pfeddsh.live.coordinator.roster import Member
 from pfeddsh.live.site import departure
@@ -121,6 +122,9 @@ def test_who_leaves_or_is_silent_when_asked_stops_nothing_and_a_liar_does_not_de
         return pull([message for message in messages if message not in farewells or len(looks) > 3])
 
     monkeypatch.setattr(network, "pull", hesitating)
+    monkeypatch.setattr(  # however long the last confirmation takes
+        "pfeddsh.live.coordinator.federation.Departures", lambda one, two, three, _: Departures(one, two, three, 60.0)
+    )
     run_in_process(tmp_path / "server", network)
     assert followed(tmp_path / "server") == [LEAST]
     assert departure.receipt(tmp_path / "site-1")["known"]

@@ -10,6 +10,7 @@ from subprocess import TimeoutExpired
 
 import pytest
 from live_sites import TINY, FakeNetwork, federation, final_state, run_in_process, shards
+from ports import free_port
 
 from pfeddsh import cli
 from pfeddsh.data.datasets import load
@@ -20,7 +21,7 @@ from pfeddsh.live.coordinator.metrics import exposition
 from pfeddsh.live.coordinator.orphan import end_without
 from pfeddsh.live.coordinator.serve import Server
 from pfeddsh.live.coordinator.status import read_status
-from pfeddsh.live.processes import environment, free_port, listens
+from pfeddsh.live.processes import environment, listens
 from pfeddsh.report.contract import Results
 from pfeddsh.storage.files import in_use, locked
 

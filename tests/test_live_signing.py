@@ -34,9 +34,9 @@ def test_flower_takes_it_from_the_hub_and_finds_the_signature_good(made: Path) -
     assert app is not None and app.name == "@pfeddsh/pfeddsh-app==1.0.0"
     hub = signing.AppHub(app)
     try:
-        told = httpx.post(f"{hub.address}/hub/fetch-fab", json={"app_id": "@pfeddsh/pfeddsh-app"}).json()
-        bundle = httpx.get(told["fab_url"]).content
-        assert httpx.get(f"{hub.address}/etc/passwd").status_code == 404
+        told = httpx.post(f"{hub.address}/hub/fetch-fab", json={"app_id": "@pfeddsh/pfeddsh-app"}, timeout=60).json()
+        bundle = httpx.get(told["fab_url"], timeout=60).content
+        assert httpx.get(f"{hub.address}/etc/passwd", timeout=60).status_code == 404
     finally:
         hub.stop()
     verifications = _format_verification(told["verifications"])

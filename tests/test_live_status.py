@@ -100,7 +100,7 @@ def test_a_folder_without_status_is_said_to_have_none(tmp_path: Path) -> None:
 def ask(
     server: ThreadingHTTPServer, verb: str, path: str, host: str = "localhost", tag: str = ""
 ) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     connection.request(verb, path, headers={"Host": host, "If-None-Match": tag})
     return connection.getresponse()
 
@@ -150,8 +150,11 @@ def test_a_browser_shows_what_the_file_says(folder: Path, server: ThreadingHTTPS
         lacking("needs Debian's package chromium")
     said: list[str] = []
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-gpu"], timeout=180_000
+        )
         view = browser.new_page(viewport={"width": 390, "height": 800})
+        view.set_default_timeout(180_000)
         view.on("console", lambda message: said.append(message.text))
         view.on("pageerror", lambda error: said.append(str(error)))
         asked: list[str] = []
@@ -168,7 +171,7 @@ def test_a_browser_shows_what_the_file_says(folder: Path, server: ThreadingHTTPS
         assert [row[5:7] for row in clients][-2:] == [["82.0 %", "74.0 %"], ["83.0 %", "75.0 %"]]
         assert [int(row[9]) for row in clients] == [client["refused"] for client in status["clients"]]
         assert [row[:3] for row in table(view, "batches")] == [["Batch 2", "2", "2"], ["Batch 1", "4", "2"]]
-        view.wait_for_selector("#trouble:has-text('no progress for')", timeout=30000)
+        view.wait_for_selector("#trouble:has-text('no progress for')", timeout=180_000)
         queue = view.eval_on_selector_all("#queue td.name", "cells => cells.map(cell => cell.textContent)")
         assert queue == [entry["name"] for entry in status["queue"]]
         refused = view.eval_on_selector_all("#refused td.reason", "cells => cells.map(cell => cell.textContent)")
@@ -191,12 +194,12 @@ def test_a_browser_shows_what_the_file_says(folder: Path, server: ThreadingHTTPS
         status |= {"phase": "done", "round": 20}
         (folder / "new.json").write_text(json.dumps(status))
         (folder / "new.json").replace(folder / "status.json")
-        view.wait_for_selector("#phase:text-is('done')", timeout=30000)
-        view.wait_for_selector("#trouble", state="hidden", timeout=30000)
+        view.wait_for_selector("#phase:text-is('done')", timeout=180_000)
+        view.wait_for_selector("#trouble", state="hidden", timeout=180_000)
 
         (folder / "new.json").write_text(json.dumps(crowd(10_000)))
         (folder / "new.json").replace(folder / "status.json")
-        view.wait_for_selector("#phase:text-is('waiting')", timeout=30000)
+        view.wait_for_selector("#phase:text-is('waiting')", timeout=180_000)
         assert len(table(view, "clients")) == 25 and "1 to 25 of 10000" in view.text_content("#clients")
         view.click("#clients button:text-is('Next')")
         assert table(view, "clients")[0][0] == "site-00025"

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from commands import KILLED, Command
+from commands import KILLED, Command, TooLate, in_time
 from conftest import BASIC, assert_same_bits, comparable, events, final_tensors, tiny
 
 import pfeddsh
@@ -304,7 +304,7 @@ def lines(out):
     return path.read_text().count("\n") if path.exists() else 0
 
 
-def wait_for(condition, seconds=60.0):
+def wait_for(condition, seconds=600.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -317,9 +317,12 @@ def kill(process, out, line, delay):
     time.sleep(delay)
     if process.poll() is None:
         process.send(signal.SIGKILL)
-    return process.wait() == KILLED
+    if (code := process.wait()) == 0:
+        raise TooLate
+    return code == KILLED
 
 
+@in_time
 def test_a_run_killed_again_and_again_gives_the_same_bits(tmp_path, reference):
     """Killed while starting, within rounds and where a step ends and a snapshot is written."""
     draw = random.Random(0)
@@ -340,6 +343,7 @@ def test_a_run_killed_again_and_again_gives_the_same_bits(tmp_path, reference):
     assert events(out) == events(whole.out)
 
 
+@in_time
 def test_workers_that_lost_their_parent_leave_and_the_run_can_go_on(tmp_path, reference):
     (tmp_path / "tiny.toml").write_text(tiny("fedper", engine="pool", **LONG).toml())
     out, log = tmp_path / "run", tmp_path / "log"

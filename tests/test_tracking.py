@@ -1,6 +1,7 @@
 """Tracking: what TensorBoard and MLflow read back is what the run's own files say, whatever happened on the way."""
 
 import json
+import math
 import shutil
 import sys
 import warnings
@@ -169,8 +170,9 @@ class Interruption:
 
 
 @pytest.mark.parametrize("end", ["interrupted", "killed"])
-def test_a_resumed_run_goes_on_where_it_was(runs, end):
+def test_a_resumed_run_goes_on_where_it_was(runs, end, monkeypatch):
     """A killed process never closes its trackers, and loses what it had not yet sent."""
+    monkeypatch.setattr("pfeddsh.tracking.mlflow.FLUSH_SECONDS", math.inf)
     config, out = tiny("fedper", **SHORT), runs / end
     tracker = tracking(list(TRACKERS), config, out)
     with pytest.raises(KeyboardInterrupt):
