@@ -7,7 +7,7 @@ command=${PFEDDSH:-.venv/bin/pfeddsh}
 python=${PYTHON:-.venv/bin/python}
 parts=(
     # the tables
-    table1 controls guard guard-finetune finetune-rate frozen more-seeds more-seeds-controls rivals more-controls variants seeds
+    table1 controls guard guard-finetune finetune-rate frozen more-seeds rivals more-controls variants seeds
     dirichlet dirichlet-controls
     datasets datasets-seeds controls-datasets guard-finetune-datasets datasets-more-seeds pneumonia pneumonia-convnet demo demo-seeds
     # which part does what
@@ -15,7 +15,7 @@ parts=(
     guard-rivals frozen-rivals frozen-datasets frozen-rivals-datasets
     # the guard's offers, pooled images, the originals' recipes, rivals' settings, attacks, privacy
     regret ceilings recipes trials robust privacy doors
-    growth resnet8 resnet8-frozen resnet8-small counted counted-datasets prior statistics fedselect round-robin
+    growth growing resnet8 resnet8-frozen resnet8-small counted counted-datasets prior statistics fedselect round-robin
     story repeat       # the federation on one machine, on several seeds; whether kept results repeat on this processor
     latency live speed # want a quiet machine
     documents # figures and texts, from whatever is there
