@@ -206,7 +206,7 @@ def _memory(place: Path) -> dict[str, list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=15)  # single rounds differ by half
     parser.add_argument("--only", choices=["ours", "empty", "defaults"])
     parser.add_argument("--keep", action="store_true", help="add the numbers to results/measured.csv")
     options = parser.parse_args()
