@@ -101,8 +101,8 @@ def furthest(runs: Runs, label: str) -> float:
 def overview(runs: Runs) -> str:
     """Each place in one line: pFedDSH, the nearest control and rival, and pooled training.
 
-    All with the paper's protocol, and of the others those in which somebody is ahead of pFedDSH or level with it. A method counts with
-    every setting it was run with: frozen after step 1, or its existing clients keep theirs.
+    All with the paper's protocol, and of the others those in which somebody is ahead of pFedDSH or level with it. A
+    method counts with every setting it was run with: frozen after step 1, or its existing clients keep theirs.
     """
     usual = [runs.group(schedule, dataset) for dataset in DATASETS for schedule in (*SCHEDULES, *GROWING)]
     groups = [group for group in usual if group and "pfeddsh" in group.main]
@@ -132,6 +132,6 @@ def _mean(cell: Cell | None) -> str:
 
 
 def _lost(group: Group) -> bool:
-    """Somebody who is no oracle is ahead of pFedDSH there, by the mean, or level with it in the digits that are told."""
+    """Somebody who is no oracle is ahead of pFedDSH there by the mean, or level with it as far as is told."""
     own = group.main.get("pfeddsh")
     return own is not None and any(round(_lead(cell, own), 1) >= 0 for cell in others(group))
