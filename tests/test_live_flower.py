@@ -45,7 +45,7 @@ def test_a_run_over_flower_gives_the_bits_of_the_serial_engine(tmp_path):
             town.join(f"site-{k}", paths[k])
         town.until(lambda status: status["phase"] == "training", PATIENCE)
         assert json.loads(town.ask("/health")) == {"healthy": True, "problems": []}
-        assert "pfeddsh_step" in town.ask("/metrics") and serving(town.health)
+        assert "pfeddsh_step 1.0" in town.ask("/metrics") and serving(town.health)
         town.join("careful", paths[0], f"--trust={stranger}")  # it will not run what another key has signed
         refusal = tmp_path / "careful" / "node.log"
         town.until(lambda _: refusal.exists() and "FAB verification failed" in refusal.read_text(), PATIENCE)

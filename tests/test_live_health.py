@@ -4,7 +4,6 @@ import datetime
 import fcntl
 import json
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,7 @@ def test_the_endpoints_say_the_same_to_machines(folder: Path) -> None:
     try:
         answer = ask(server, "GET", "/health")
         told = json.loads(answer.read())
-        assert answer.status == 503 and re.search(r"no progress for 4[5-9] min", told["problems"][0])
+        assert answer.status == 503 and "no progress for 45 min" in told["problems"][0]
         metrics = ask(server, "GET", "/metrics").read().decode()
         assert "pfeddsh_stalled 1.0" in metrics
         (folder / "status.json").write_text(moved_ago(1))

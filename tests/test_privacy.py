@@ -53,8 +53,8 @@ def test_noise_has_the_size_that_was_asked_for_whatever_the_upload():
 
 @pytest.mark.parametrize("source", [from_system, stream()])
 def test_noise_is_what_it_is_called(source):
-    assert stats.kstest(gaussian(source, 20_000).numpy(), "norm").pvalue > 1e-12
-    assert stats.kstest(laplace(source, 20_000).numpy(), "laplace").pvalue > 1e-12
+    assert stats.kstest(gaussian(source, 20_000).numpy(), "norm").pvalue > 1e-4
+    assert stats.kstest(laplace(source, 20_000).numpy(), "laplace").pvalue > 1e-4
 
 
 def test_what_is_no_change_of_a_download_cannot_be_clipped():
